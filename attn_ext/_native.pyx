@@ -1,0 +1,368 @@
+# cython: language_level=3, freethreading_compatible=True, binding=True
+"""The native backend: buffers in, one call without the GIL, errors out. No maths here.
+
+`attention` takes the descriptor that Python has checked. `plain_attention` is the short way for
+small calls: it looks at three exact arrays in C and declines whatever is not the plain case, so
+that checks and messages live in one place, in Python.
+"""
+
+import atexit
+import math
+
+import numpy
+
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE
+from cpython.buffer cimport PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memset
+
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() noexcept
+    void *PyErr_Occurred() noexcept
+
+
+cdef extern from "pool.h":
+    void fa_pool_shutdown() noexcept nogil
+    int fa_pool_thread_count() noexcept nogil
+
+
+cdef extern from "fa.h":
+    ctypedef enum fa_status:
+        FA_OK
+        FA_NO_MEMORY
+        FA_INTERRUPTED
+
+    ctypedef enum fa_dtype:
+        FA_BOOL
+        FA_INT8
+        FA_FLOAT16
+        FA_BFLOAT16
+        FA_FLOAT32
+        FA_FLOAT64
+
+    enum:
+        FA_ARITHMETIC_VERSION
+        FA_KEY_BLOCK
+        FA_SEGMENT
+        FA_MAX_LEAD
+
+    ctypedef struct fa_array:
+        void *data
+        fa_dtype dtype
+        Py_ssize_t lead[64]
+        Py_ssize_t head, row, column
+
+    ctypedef struct fa_attention:
+        int n_lead
+        int64_t lead_shape[64]
+        int64_t n_batch, n_head, n_kv_head, n_query, n_key, d_head, d_value
+        fa_array query, key, value, mask, bias, key_scale, value_scale, slopes
+        fa_array output, lse, weights
+        const void *sinks
+        const int64_t *kv_lengths
+        const int64_t *query_offset
+        int is_causal
+        int64_t window_left, window_right
+        double scale, softcap
+        int64_t key_start
+        int n_thread
+        int (*poll)(void *) noexcept nogil
+        void *poll_context
+
+    ctypedef fa_status (*fa_attention_function)(const fa_attention *) noexcept nogil
+
+    ctypedef struct fa_kernel_set:
+        const char *name
+        const char *arithmetic_class
+        fa_attention_function attention_f32, attention_f64
+
+    int fa_kernel_set_count() noexcept nogil
+    const fa_kernel_set *fa_kernel_set_at(int index) noexcept nogil
+    int fa_kernel_set_runs_here(int index) noexcept nogil
+    int fa_kernel_set_tile_rows(int index, int is_float64) noexcept nogil
+    int fa_kernel_set_for(uint32_t ecx, uint32_t ebx, uint64_t xcr0) noexcept nogil
+    const char *fa_compiler() noexcept nogil
+
+
+ARITHMETIC_VERSION = FA_ARITHMETIC_VERSION
+KEY_BLOCK = FA_KEY_BLOCK
+SEGMENT = FA_SEGMENT
+
+cdef dict _INDEX_OF_ISA = {
+    fa_kernel_set_at(i).name.decode(): i for i in range(fa_kernel_set_count())
+}
+cdef dict _DTYPE_OF_NAME = {
+    "bool": FA_BOOL,
+    "int8": FA_INT8,
+    "float16": FA_FLOAT16,
+    "bfloat16": FA_BFLOAT16,
+    "float32": FA_FLOAT32,
+    "float64": FA_FLOAT64,
+}
+cdef object _ndarray = numpy.ndarray
+cdef object _empty = numpy.empty
+cdef object _float32 = numpy.dtype("float32")
+cdef object _float64 = numpy.dtype("float64")
+
+atexit.register(lambda: fa_pool_shutdown())
+
+
+def isa_table():
+    """Kernel sets of this build as (name, runs on this CPU, arithmetic class), best last."""
+    return tuple(
+        (name, bool(fa_kernel_set_runs_here(i)), fa_kernel_set_at(i).arithmetic_class.decode())
+        for name, i in _INDEX_OF_ISA.items()
+    )
+
+
+def tile_rows(isa, dtype_name):
+    """Query rows per tile: where a test finds the seams."""
+    return fa_kernel_set_tile_rows(_INDEX_OF_ISA[isa], dtype_name == "float64")
+
+
+def classify_cpu(leaf1_ecx, leaf7_ebx, xcr0):
+    """Name of the kernel set that a CPU with these CPUID and XCR0 words would run."""
+    return fa_kernel_set_at(fa_kernel_set_for(leaf1_ecx, leaf7_ebx, xcr0)).name.decode()
+
+
+def compiler():
+    """Name and version of the compiler that built the kernels."""
+    return fa_compiler().decode()
+
+
+def pool_thread_count():
+    """Threads that the pool holds now, callers not counted."""
+    return fa_pool_thread_count()
+
+
+cdef int _poll(void *context) noexcept nogil:
+    with gil:
+        return PyErr_CheckSignals() != 0
+
+
+cdef int _run(int isa, bint is_float64, const fa_attention *call) except -1:
+    """One call of a kernel set without the GIL; its status as an exception."""
+    cdef const fa_kernel_set *kernels = fa_kernel_set_at(isa)
+    cdef fa_status status
+    with nogil:
+        if is_float64:
+            status = kernels.attention_f64(call)
+        else:
+            status = kernels.attention_f32(call)
+    if status == FA_OK:
+        return 0
+    if status == FA_INTERRUPTED and PyErr_Occurred() != NULL:
+        return -1  # what the signal handler raised
+    if status == FA_NO_MEMORY:
+        raise MemoryError("no memory for the scratch of the attention kernels")
+    raise RuntimeError("attention was interrupted before it was complete")
+
+
+cdef class _Buffers:
+    """The buffers of one call; they stay exported until it is over."""
+
+    cdef Py_buffer held[16]
+    cdef int n_held
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.n_held):
+            PyBuffer_Release(&self.held[i])
+
+    cdef Py_buffer *hold(self, object array, bint writeable) except NULL:
+        cdef Py_buffer *view = &self.held[self.n_held]
+        PyObject_GetBuffer(array, view, PyBUF_STRIDES | (PyBUF_WRITABLE if writeable else 0))
+        self.n_held += 1
+        return view
+
+    cdef int describe(
+        self, object array, fa_array *to, int n_lead, bint has_row, bint has_column, bint writeable
+    ) except -1:
+        """Fill `to` from an array of shape (*lead, head[, row][, column]), or leave it absent."""
+        if array is None:
+            return 0
+        name = array.dtype.name
+        to.dtype = _DTYPE_OF_NAME[name]
+        if name == "bfloat16":
+            array = array.view("uint16")  # bfloat16 arrays export no buffer
+        cdef Py_buffer *view = self.hold(array, writeable)
+        cdef int axis
+        to.data = view.buf
+        for axis in range(n_lead):
+            to.lead[axis] = view.strides[axis] // view.itemsize
+        axis = n_lead
+        to.head = view.strides[axis] // view.itemsize
+        if has_row:
+            axis += 1
+            to.row = view.strides[axis] // view.itemsize
+        if has_column:
+            axis += 1
+            to.column = view.strides[axis] // view.itemsize
+        return 0
+
+    cdef const void *pointer(self, object array) except? NULL:
+        if array is None:
+            return NULL
+        return self.hold(array, False).buf
+
+
+def attention(d, isa):
+    """Fill output, lse and weights of the AttentionDescriptor `d` with the kernels of `isa`."""
+    cdef fa_attention call
+    cdef _Buffers buffers = _Buffers()
+    cdef int n = len(d.lead), axis
+    memset(&call, 0, sizeof(call))
+    if n > FA_MAX_LEAD:
+        raise ValueError(f"too many leading axes: {n}, at most {FA_MAX_LEAD} are supported")
+    call.n_lead = n
+    for axis in range(n):
+        call.lead_shape[axis] = d.lead[axis]
+    call.n_batch = d.n_batch
+    call.n_head = d.n_head
+    call.n_kv_head = d.n_kv_head
+    call.n_query = d.n_query
+    call.n_key = d.n_key
+    call.d_head = d.d_head
+    call.d_value = d.d_value
+    buffers.describe(d.query, &call.query, n, True, True, False)
+    buffers.describe(d.key, &call.key, n, True, True, False)
+    buffers.describe(d.value, &call.value, n, True, True, False)
+    buffers.describe(d.mask, &call.mask, n, True, True, False)
+    buffers.describe(d.bias, &call.bias, n, True, True, False)
+    buffers.describe(d.k_scale, &call.key_scale, n, False, True, False)
+    buffers.describe(d.v_scale, &call.value_scale, n, False, True, False)
+    buffers.describe(d.alibi_slopes, &call.slopes, n, False, False, False)
+    buffers.describe(d.output, &call.output, n, True, True, True)
+    buffers.describe(d.lse, &call.lse, n, True, False, True)
+    buffers.describe(d.weights, &call.weights, n, True, True, True)
+    call.sinks = buffers.pointer(d.sinks)
+    call.kv_lengths = <const int64_t *>buffers.pointer(d.kv_lengths)
+    call.query_offset = <const int64_t *>buffers.pointer(d.query_offset)
+    call.is_causal = d.is_causal
+    call.window_left = d.window_left
+    call.window_right = d.window_right
+    call.scale = d.scale
+    call.softcap = d.softcap or 0.0
+    call.key_start = d.key_start
+    call.n_thread = d.num_threads
+    call.poll = _poll
+    _run(_INDEX_OF_ISA[isa], d.compute_dtype == _float64, &call)
+
+
+cdef bint _is_plain(Py_buffer *view, int ndim, int *is_float64) noexcept:
+    """Native float32 or float64 in elements that are aligned, with no axis of size 0."""
+    cdef int axis
+    if view.ndim != ndim or view.format == NULL or view.format[0] == 0 or view.format[1] != 0:
+        return False
+    if view.format[0] == b"f":
+        is_float64[0] = 0
+    elif view.format[0] == b"d":
+        is_float64[0] = 1
+    else:
+        return False
+    if <uintptr_t>view.buf % <uintptr_t>view.itemsize != 0:
+        return False
+    for axis in range(ndim):
+        if view.shape[axis] == 0 or view.strides[axis] % view.itemsize != 0:
+            return False
+    return True
+
+
+cdef void _place(fa_array *to, Py_buffer *view, int is_float64) noexcept:
+    cdef int axis, n_lead = view.ndim - 3
+    to.data = view.buf
+    to.dtype = FA_FLOAT64 if is_float64 else FA_FLOAT32
+    for axis in range(n_lead):
+        to.lead[axis] = view.strides[axis] // view.itemsize
+    if view.ndim > 2:
+        to.head = view.strides[view.ndim - 3] // view.itemsize
+    to.row = view.strides[view.ndim - 2] // view.itemsize
+    to.column = view.strides[view.ndim - 1] // view.itemsize
+
+
+cdef bint _shapes_agree(Py_buffer *q, Py_buffer *k, Py_buffer *v) noexcept:
+    cdef int axis, n = q.ndim
+    for axis in range(n - 3):
+        if q.shape[axis] != k.shape[axis] or q.shape[axis] != v.shape[axis]:
+            return False
+    if n > 2 and (k.shape[n - 3] != v.shape[n - 3] or q.shape[n - 3] % k.shape[n - 3] != 0):
+        return False
+    return q.shape[n - 1] == k.shape[n - 1] and k.shape[n - 2] == v.shape[n - 2]
+
+
+def plain_attention(query, key, value, is_causal, scale, num_threads, isa):
+    """Attention of three plain arrays, or None if this call needs the general route."""
+    cdef Py_buffer q, k, v, o
+    cdef fa_attention call
+    cdef int ndim, axis, q64 = 0, k64 = 0, v64 = 0, n_open = 0
+    cdef double factor
+    if type(query) is not _ndarray or type(key) is not _ndarray or type(value) is not _ndarray:
+        return None
+    if is_causal is not True and is_causal is not False:
+        return None
+    if scale is not None and type(scale) is not float:
+        return None
+    try:
+        # arrays of other types may not export a buffer at all: they are not plain
+        PyObject_GetBuffer(query, &q, PyBUF_STRIDES | PyBUF_FORMAT)
+        n_open = 1
+        PyObject_GetBuffer(key, &k, PyBUF_STRIDES | PyBUF_FORMAT)
+        n_open = 2
+        PyObject_GetBuffer(value, &v, PyBUF_STRIDES | PyBUF_FORMAT)
+        n_open = 3
+        ndim = q.ndim
+        if ndim < 2 or ndim - 3 > FA_MAX_LEAD:
+            return None
+        if not (_is_plain(&q, ndim, &q64) and _is_plain(&k, ndim, &k64)
+                and _is_plain(&v, ndim, &v64)):
+            return None
+        if q64 != k64 or q64 != v64 or not _shapes_agree(&q, &k, &v):
+            return None
+        if is_causal and q.shape[ndim - 2] != k.shape[ndim - 2]:
+            return None
+        factor = scale if scale is not None else 1.0 / math.sqrt(q.shape[ndim - 1])
+        if not -1e38 < factor < 1e38:  # finite in float32 also times log2(e)
+            return None
+        memset(&call, 0, sizeof(call))
+        call.n_batch = 1
+        if ndim > 3:
+            call.n_lead = ndim - 3
+            for axis in range(ndim - 3):
+                call.lead_shape[axis] = q.shape[axis]
+                call.n_batch *= q.shape[axis]
+        call.n_head = q.shape[ndim - 3] if ndim > 2 else 1
+        call.n_kv_head = k.shape[ndim - 3] if ndim > 2 else 1
+        call.n_query = q.shape[ndim - 2]
+        call.n_key = k.shape[ndim - 2]
+        call.d_head = q.shape[ndim - 1]
+        call.d_value = v.shape[ndim - 1]
+        _place(&call.query, &q, q64)
+        _place(&call.key, &k, q64)
+        _place(&call.value, &v, q64)
+        call.window_left = -1
+        call.window_right = -1
+        call.is_causal = is_causal
+        call.scale = factor
+        call.n_thread = num_threads
+        call.poll = _poll
+        shape = query.shape[:-1] + (v.shape[ndim - 1],)
+        output = _empty(shape, _float64 if q64 else _float32)
+        PyObject_GetBuffer(output, &o, PyBUF_STRIDES | PyBUF_WRITABLE)
+        n_open = 4
+        _place(&call.output, &o, q64)
+        _run(_INDEX_OF_ISA[isa], q64, &call)
+        return output
+    except (BufferError, ValueError):
+        if n_open < 3:
+            return None
+        raise
+    finally:
+        if n_open > 0:
+            PyBuffer_Release(&q)
+        if n_open > 1:
+            PyBuffer_Release(&k)
+        if n_open > 2:
+            PyBuffer_Release(&v)
+        if n_open > 3:
+            PyBuffer_Release(&o)

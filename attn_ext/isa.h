@@ -1,0 +1,33 @@
+/* What an isa/<name>_<type>.c file needs before it switches the target on.
+ *
+ * Every standard header comes first: a header that were first included inside a target region
+ * would define its inline functions with instructions that the baseline lacks. The region itself
+ * holds only static code and the one function whose name carries the instruction set.
+ */
+#ifndef FA_ISA_H
+#define FA_ISA_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "convert.h"
+#include "fa.h"
+#include "pool.h"
+
+#if defined(__x86_64__) || defined(_M_X64) || defined(__i386__) || defined(_M_IX86)
+#    define FA_X86 1
+#    include <immintrin.h>
+#endif
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#    define FA_INLINE static __forceinline
+#    define FA_NOINLINE static __declspec(noinline)
+#    define FA_RESTRICT __restrict
+#else
+#    define FA_INLINE static inline __attribute__((always_inline))
+#    define FA_NOINLINE static __attribute__((noinline))
+#    define FA_RESTRICT restrict
+#endif
+
+#endif

@@ -1,0 +1,120 @@
+/* Reading arrays of any data type as reals, and writing results.
+ *
+ * A row_view is one (row, column) plane of an array: where a batch entry and a head have been
+ * chosen. Rows are widened to reals a block at a time; nothing is ever copied whole.
+ */
+
+typedef struct row_view {
+    const char *data;
+    fa_dtype dtype;
+    ptrdiff_t row, column; /* elements */
+} row_view;
+
+FA_INLINE size_t dtype_size(fa_dtype dtype) {
+    switch (dtype) {
+    case FA_FLOAT64: return 8;
+    case FA_FLOAT32: return 4;
+    case FA_FLOAT16:
+    case FA_BFLOAT16: return 2;
+    default: return 1;
+    }
+}
+
+/* Offset in elements of batch entry b along the leading axes, last axis fastest. */
+static ptrdiff_t lead_offset(const fa_attention *call, const fa_array *array, int64_t b) {
+    ptrdiff_t offset = 0;
+    for (int axis = call->n_lead - 1; axis >= 0; axis--) {
+        offset += (ptrdiff_t)(b % call->lead_shape[axis]) * array->lead[axis];
+        b /= call->lead_shape[axis];
+    }
+    return offset;
+}
+
+static row_view plane(const fa_attention *call, const fa_array *array, int64_t b, int64_t head) {
+    row_view view = {NULL, array->dtype, array->row, array->column};
+    if (array->data) {
+        const ptrdiff_t offset = lead_offset(call, array, b) + (ptrdiff_t)head * array->head;
+        view.data = (const char *)array->data + offset * (ptrdiff_t)dtype_size(array->dtype);
+    }
+    return view;
+}
+
+FA_INLINE const char *row_at(const row_view *view, ptrdiff_t i) {
+    return view->data + i * view->row * (ptrdiff_t)dtype_size(view->dtype);
+}
+
+/* float64 to T; a finite value that does not fit saturates, so it never turns into a mask. */
+FA_INLINE real narrow_saturating(double x) {
+    const real r = (real)x;
+    if (r_is_finite(r) || x != x || x - x != 0)
+        return r;
+    return x > 0 ? REAL_HUGE : -REAL_HUGE;
+}
+
+FA_INLINE real element(const char *row, fa_dtype dtype, ptrdiff_t i) {
+    switch (dtype) {
+    case FA_FLOAT64: return narrow_saturating(((const double *)row)[i]);
+    case FA_FLOAT32: return ((const float *)row)[i];
+    case FA_FLOAT16: return fa_f32_from_f16(((const uint16_t *)row)[i]);
+    case FA_BFLOAT16: return fa_f32_from_bf16(((const uint16_t *)row)[i]);
+    case FA_INT8: return ((const int8_t *)row)[i];
+    default: return ((const uint8_t *)row)[i] != 0;
+    }
+}
+
+#define WIDEN_WITH(type, word) \
+    for (; i + VEC_LANES <= n; i += VEC_LANES) \
+        v_store(to + i, word((const type *)row + i))
+
+/* n elements of a row, `step` elements apart, as reals. */
+static void widen_row(real *FA_RESTRICT to, const char *row, fa_dtype dtype, ptrdiff_t n,
+                      ptrdiff_t step) {
+    ptrdiff_t i = 0;
+    if (step == 1) {
+        if (dtype == FA_FLOAT32)
+            WIDEN_WITH(float, v_widen_f32);
+        else if (dtype == FA_FLOAT16)
+            WIDEN_WITH(uint16_t, v_widen_f16);
+        else if (dtype == FA_BFLOAT16)
+            WIDEN_WITH(uint16_t, v_widen_bf16);
+        else if (dtype == FA_INT8)
+            WIDEN_WITH(int8_t, v_widen_i8);
+#if FA_REAL_BITS == 64
+        else if (dtype == FA_FLOAT64)
+            WIDEN_WITH(double, v_load);
+#endif
+    }
+    for (; i < n; i++)
+        to[i] = element(row, dtype, i * step);
+}
+
+#define REAL_DTYPE (FA_REAL_BITS == 32 ? FA_FLOAT32 : FA_FLOAT64)
+
+/* Rows first .. first + n_row as a dense (n_row, n_column) block in `to`. */
+static void widen_rows(real *FA_RESTRICT to, const row_view *view, ptrdiff_t first, ptrdiff_t n_row,
+                       ptrdiff_t n_column) {
+    for (ptrdiff_t i = 0; i < n_row; i++)
+        widen_row(to + i * n_column, row_at(view, first + i), view->dtype, n_column, view->column);
+}
+
+FA_INLINE real quiet_nan(void) {
+#if FA_REAL_BITS == 32
+    return fa_f32_from_bits(0x7fc00000u);
+#else
+    return fa_f64_from_bits(UINT64_C(0x7ff8000000000000));
+#endif
+}
+
+/* One rounding to the output type, one NaN, no negative zero. */
+FA_INLINE void put(char *row, fa_dtype dtype, ptrdiff_t i, real x) {
+    if (dtype == FA_FLOAT16 || dtype == FA_BFLOAT16) {
+        const uint16_t h = dtype == FA_FLOAT16 ? fa_f16_from_f64(x) : fa_bf16_from_f64(x);
+        ((uint16_t *)row)[i] = h == 0x8000u ? 0 : h;
+    } else {
+        const real clean = x == x ? x : quiet_nan();
+        if (dtype == FA_FLOAT32)
+            ((float *)row)[i] = (float)clean + 0.0f;
+        else
+            ((double *)row)[i] = (double)clean + 0.0;
+    }
+}

@@ -1,0 +1,429 @@
+/* Attention for few query rows (decoding): keys in the vector lanes for scores, value columns in
+ * the lanes for the output. The same chains in the same order as tile.inl.h, hence the same bits.
+ *
+ * A decode reads each key and value once, so memory is the limit: all scores of a segment come
+ * before its values, rows are read whole and in order, PANEL keys at a time into a scratch that is
+ * transposed from the cache, and two values go into each pass over the output row.
+ */
+#define FEW_ROWS 8
+#define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
+
+typedef struct few {
+    const group *g;
+    int n_row;
+    int careful;
+    ptrdiff_t width;         /* d_value rounded up to whole vectors */
+    real *query;             /* (FEW_ROWS, d_head) */
+    real *scores;            /* (FEW_ROWS, SEGMENT_KEYS): t, then p, then w */
+    real *mask, *bias;       /* (FA_KEY_BLOCK,), of one row and block */
+    real *visible;           /* (FEW_ROWS, FA_KEY_BLOCK), careful only: 1 or 0 */
+    real *key, *key_lanes;   /* (PANEL, d_head), (d_head, PANEL) */
+    real *value;             /* (2, width) */
+    real *block_out, *segment_out, *total_out; /* (FEW_ROWS, width) */
+    real segment_max[FEW_ROWS], segment_sum[FEW_ROWS];
+    real total_max[FEW_ROWS], total_sum[FEW_ROWS];
+    row_rule rule[FEW_ROWS];
+} few;
+
+/* Keys of one segment that some row has in range. */
+typedef struct key_range {
+    int64_t first, end;
+} key_range;
+
+FA_INLINE ptrdiff_t whole_vectors(int64_t n) {
+    return (ptrdiff_t)((n + VEC_LANES - 1) / VEC_LANES * VEC_LANES);
+}
+
+static size_t few_reals(const fa_attention *call) {
+    const size_t d = (size_t)call->d_head, width = (size_t)whole_vectors(call->d_value);
+    return FEW_ROWS * d + FEW_ROWS * SEGMENT_KEYS + (2 + FEW_ROWS) * FA_KEY_BLOCK + 2 * PANEL * d +
+           (2 + 3 * FEW_ROWS) * width;
+}
+
+static void place_few(few *f, const group *g, real *scratch) {
+    const size_t d = (size_t)g->call->d_head;
+    f->g = g;
+    f->width = whole_vectors(g->call->d_value);
+    f->query = take(&scratch, FEW_ROWS * d);
+    f->scores = take(&scratch, FEW_ROWS * SEGMENT_KEYS);
+    f->mask = take(&scratch, FA_KEY_BLOCK);
+    f->bias = take(&scratch, FA_KEY_BLOCK);
+    f->visible = take(&scratch, FEW_ROWS * FA_KEY_BLOCK);
+    f->key = take(&scratch, PANEL * d);
+    f->key_lanes = take(&scratch, PANEL * d);
+    f->value = take(&scratch, 2 * (size_t)f->width);
+    f->block_out = take(&scratch, FEW_ROWS * (size_t)f->width);
+    f->segment_out = take(&scratch, FEW_ROWS * (size_t)f->width);
+    f->total_out = take(&scratch, FEW_ROWS * (size_t)f->width);
+}
+
+static void load_few(few *f) {
+    const fa_attention *call = f->g->call;
+    f->n_row = (int)f->g->n_row;
+    for (int r = 0; r < f->n_row; r++) {
+        f->rule[r] = rule_of_row(f->g, r);
+        const row_rule *rule = &f->rule[r];
+        widen_row(f->query + r * call->d_head,
+                  group_row(f->g, &call->query, rule->query, rule->head), call->query.dtype,
+                  call->d_head, call->query.column);
+    }
+}
+
+/* ---- scores ---- */
+
+/* Scores of PANEL keys for n_row rows from row r on: the microkernel with queries as the rows. */
+FA_INLINE void score_keys(int n_row, const few *f, int r, const vec key_scale[PANEL_VECS],
+                          real *scores) {
+    const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
+    const row_sums dot = multiply_rows(n_row, f->query + r * d, d, 1, f->key_lanes, d);
+    for (int m = 0; m < n_row; m++)
+        for (int v = 0; v < PANEL_VECS; v++) {
+            vec x = dot.c[m][v];
+            if (f->g->key_scale.data)
+                x = v_mul(x, key_scale[v]);
+            v_store(scores + (r + m) * SEGMENT_KEYS + v * VEC_LANES,
+                    v_mul(x, v_set1(f->g->score_factor)));
+        }
+}
+
+/* PANEL keys from `first` on, of which n exist, transposed into f->key_lanes. */
+static void load_keys(const few *f, int64_t first, int n) {
+    const fa_attention *call = f->g->call;
+    const char *rows[VEC_LANES];
+    widen_rows(f->key, &f->g->key, first, n, call->d_head);
+    for (int lane = 0; lane < PANEL; lane++) {
+        rows[lane % VEC_LANES] = lane < n ? (const char *)(f->key + lane * call->d_head) : NULL;
+        if (lane % VEC_LANES == VEC_LANES - 1)
+            transpose_rows(f->key_lanes + lane - (VEC_LANES - 1), rows, REAL_DTYPE, call->d_head,
+                           1);
+    }
+}
+
+/* A segment has a whole number of panels, so the last one may write past range.end, not past
+ * the row of f->scores. */
+FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_first) {
+    real lanes[PANEL] = {0};
+    vec key_scale[PANEL_VECS];
+    const row_view *scale = &f->g->key_scale;
+    for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += PANEL) {
+        if (j + PANEL <= range.first)
+            continue;
+        const int n = (int)min_i64(PANEL, range.end - j);
+        load_keys(f, j, n);
+        if (scale->data)
+            widen_row(lanes, row_at(scale, 0) + j * scale->column * (ptrdiff_t)sizeof(real),
+                      REAL_DTYPE, n, scale->column);
+        for (int v = 0; v < PANEL_VECS; v++)
+            key_scale[v] = v_load(lanes + v * VEC_LANES);
+        real *scores = f->scores + (j - segment_first);
+        int r = 0;
+        for (; r + 4 <= f->n_row; r += 4)
+            score_keys(4, f, r, key_scale, scores);
+        for (; r + 2 <= f->n_row; r += 2)
+            score_keys(2, f, r, key_scale, scores);
+        if (r < f->n_row)
+            score_keys(1, f, r, key_scale, scores);
+    }
+}
+
+static void load_row_plane(const char *row, const fa_array *array, int64_t first, int n, real *to) {
+    widen_row(to, row + first * array->column * (ptrdiff_t)dtype_size(array->dtype), array->dtype,
+              n, array->column);
+}
+
+FA_INLINE vec key_distances(const row_rule *rule, int64_t first_key, int j) {
+    real apart[VEC_LANES];
+    for (int i = 0; i < VEC_LANES; i++)
+        apart[i] = distance(rule->position, first_key + j + i);
+    return v_load(apart);
+}
+
+/* The long form and everything that hides a key, for row r and the n keys of a block.
+ * Scores are whole vectors; lanes past n hold garbage and are set to hidden. */
+static void finish_row(const few *f, int r, int64_t first_key, int n, real *scores) {
+    const group *g = f->g;
+    const row_rule *rule = &f->rule[r];
+    const vec hidden = v_set1(-REAL_INFINITY);
+    real iota[VEC_LANES];
+    for (int i = 0; i < VEC_LANES; i++)
+        iota[i] = (real)i;
+    if (rule->bias)
+        load_row_plane(rule->bias, &g->call->bias, first_key, n, f->bias);
+    if (rule->mask)
+        load_row_plane(rule->mask, &g->call->mask, first_key, n, f->mask);
+    const vec first = v_set1((real)max_i64(0, min_i64(n, rule->first - first_key)));
+    const vec end = v_set1((real)max_i64(0, min_i64(n, rule->end - first_key)));
+    for (int j = 0; j < n; j += VEC_LANES) {
+        vec x = v_load(scores + j);
+        if (g->has_long_form) {
+            const vec bias = rule->bias ? v_load(f->bias + j) : v_set1(0);
+            const vec apart =
+                g->call->slopes.data ? key_distances(rule, first_key, j) : v_set1(0);
+            x = long_form(g, x, v_set1(rule->slope), apart, rule->bias != NULL, bias);
+        }
+        if (rule->mask)
+            x = v_select(v_eq(v_load(f->mask + j), v_set1(0)), hidden, x);
+        const vec key = v_add(v_load(iota), v_set1((real)j));
+        x = v_select(m_and(v_le(first, key), v_lt(key, end)), x, hidden);
+        v_store(scores + j, x);
+    }
+}
+
+/* ---- softmax ---- */
+
+/* The largest of n scores, and whether any is visible; a NaN is visible and may not be the maximum. */
+static real largest_visible(const real *scores, int n, int *any) {
+    const vec hidden = v_set1(-REAL_INFINITY);
+    real lanes[VEC_LANES], max = -REAL_INFINITY;
+    vec most = hidden;
+    *any = 0;
+    for (int j = 0; j < n; j += VEC_LANES) {
+        const vec x = v_load(scores + j);
+        *any |= !m_all(v_eq(x, hidden));
+        most = v_max(x, most);
+    }
+    v_store(lanes, most);
+    for (int i = 0; i < VEC_LANES; i++)
+        max = r_max(lanes[i], max);
+    return max;
+}
+
+/* Weights of values in int8 carry the scale of their key; a hidden key's scale does not exist. */
+static void scale_weights(const few *f, const real *scores, int64_t first_key, int n, real *p) {
+    const row_view *scale = &f->g->value_scale;
+    for (int i = 0; i < n; i++)
+        p[i] = scores[i] == -REAL_INFINITY
+                   ? 0
+                   : p[i] * ((const real *)scale->data)[(first_key + i) * scale->column];
+}
+
+/* Scores of one row and block to weights of the block in place; returns whether any is visible. */
+static int softmax_row(few *f, int r, int64_t first_key, int n, real *scores, real *alpha) {
+    int any;
+    const real both = r_max(f->segment_max[r], largest_visible(scores, n, &any));
+    const real base = both == -REAL_INFINITY ? 0 : both;
+    real sum = 0;
+    *alpha = r_exp2(f->segment_max[r] - base);
+    if (f->careful)
+        for (int j = 0; j < n; j++)
+            f->visible[r * FA_KEY_BLOCK + j] = scores[j] != -REAL_INFINITY;
+    for (int j = 0; j < n; j += VEC_LANES) {
+        const int width = n - j < VEC_LANES ? n - j : VEC_LANES;
+        real p[VEC_LANES];
+        v_store(p, v_exp2(v_sub(v_load(scores + j), v_set1(base))));
+        for (int i = 0; i < width; i++)
+            sum += p[i];
+        if (f->g->value_scale.data)
+            scale_weights(f, scores + j, first_key + j, width, p);
+        v_store(scores + j, v_load(p));
+    }
+    f->segment_sum[r] = r_fma(f->segment_sum[r], *alpha, sum);
+    f->segment_max[r] = both;
+    return any;
+}
+
+/* ---- output ---- */
+
+FA_INLINE const real *value_row(const few *f, int64_t j, int slot) {
+    const row_view *value = &f->g->value;
+    const char *row = row_at(value, j);
+    if (value->dtype == REAL_DTYPE && value->column == 1)
+        return (const real *)row;
+    real *copy = f->value + slot * f->width;
+    widen_row(copy, row, value->dtype, f->g->call->d_value, value->column);
+    return copy;
+}
+
+FA_INLINE vec load_columns(const real *row, ptrdiff_t d, ptrdiff_t n) {
+    return d + VEC_LANES <= n ? v_load(row + d) : v_load_part(row + d, (int)(n - d));
+}
+
+/* block_out += w v of two keys, the first one first. */
+FA_INLINE void add_two_values(const few *f, const real *first, const real *second, int j) {
+    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
+    for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
+        const vec a = load_columns(first, d, n), b = load_columns(second, d, n);
+        for (int r = 0; r < f->n_row; r++) {
+            const real *w = f->scores + r * SEGMENT_KEYS + j;
+            real *out = f->block_out + r * f->width + d;
+            v_store(out, v_fma(v_set1(w[1]), b, v_fma(v_set1(w[0]), a, v_load(out))));
+        }
+    }
+}
+
+/* block_out += w v for the rows that see this key. */
+static void add_value(const few *f, const real *value, int j, const real *visible) {
+    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
+    for (int r = 0; r < f->n_row; r++) {
+        if (visible && visible[r * FA_KEY_BLOCK] == 0)
+            continue;
+        const vec w = v_set1(f->scores[r * SEGMENT_KEYS + j]);
+        for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
+            real *out = f->block_out + r * f->width + d;
+            v_store(out, v_fma(w, load_columns(value, d, n), v_load(out)));
+        }
+    }
+}
+
+/* Keys begin .. n of the block whose first key is `first`, in column `at` of f->scores. */
+FA_NOINLINE void add_block(const few *f, int64_t first, int begin, int n, int at,
+                           const real *alpha) {
+    memset(f->block_out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
+    int j = begin;
+    if (f->careful) {
+        for (; j < n; j++)
+            add_value(f, value_row(f, first + j, 0), at + j, f->visible + j);
+    } else {
+        for (; j + 2 <= n; j += 2)
+            add_two_values(f, value_row(f, first + j, 0), value_row(f, first + j + 1, 1), at + j);
+        if (j < n)
+            add_value(f, value_row(f, first + j, 0), at + j, NULL);
+    }
+    for (int r = 0; r < f->n_row; r++)
+        for (ptrdiff_t d = 0; d < f->width; d += VEC_LANES) {
+            real *o = f->segment_out + r * f->width + d;
+            v_store(o, v_fma(v_load(o), v_set1(alpha[r]), v_load(f->block_out + r * f->width + d)));
+        }
+}
+
+/* ---- one segment, all segments ---- */
+
+static key_range range_in_segment(const few *f, int64_t segment_first, int64_t segment_end) {
+    key_range range = {INT64_MAX, 0};
+    for (int r = 0; r < f->n_row; r++)
+        if (f->rule[r].first < f->rule[r].end) {
+            range.first = min_i64(range.first, f->rule[r].first);
+            range.end = max_i64(range.end, f->rule[r].end);
+        }
+    range.first = max_i64(range.first, segment_first);
+    range.end = min_i64(range.end, segment_end);
+    return range;
+}
+
+static void finish_range(const few *f, key_range range, int64_t segment_first) {
+    for (int64_t first = range.first - range.first % FA_KEY_BLOCK; first < range.end;
+         first += FA_KEY_BLOCK) {
+        const int n = (int)min_i64(FA_KEY_BLOCK, range.end - first);
+        for (int r = 0; r < f->n_row; r++)
+            finish_row(f, r, first, n, f->scores + r * SEGMENT_KEYS + (first - segment_first));
+    }
+}
+
+static void attend_segment(few *f, key_range range, int64_t segment_first) {
+    real alpha[FEW_ROWS];
+    for (int r = 0; r < f->n_row; r++) {
+        f->segment_max[r] = -REAL_INFINITY;
+        f->segment_sum[r] = 0;
+    }
+    memset(f->segment_out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
+    score_range(f, range, segment_first);
+    finish_range(f, range, segment_first);
+    for (int64_t first = range.first - range.first % FA_KEY_BLOCK; first < range.end;
+         first += FA_KEY_BLOCK) {
+        const int n = (int)min_i64(FA_KEY_BLOCK, range.end - first);
+        const int at = (int)(first - segment_first);
+        const int begin = (int)max_i64(0, range.first - first); /* nobody has keys before it */
+        int any = 0;
+        for (int r = 0; r < f->n_row; r++)
+            any |= softmax_row(f, r, first, n, f->scores + r * SEGMENT_KEYS + at, &alpha[r]);
+        if (any)
+            add_block(f, first, begin, n, at, alpha);
+    }
+}
+
+static void merge_few(few *f) {
+    for (int r = 0; r < f->n_row; r++) {
+        const real both = r_max(f->total_max[r], f->segment_max[r]);
+        const real base = both == -REAL_INFINITY ? 0 : both;
+        const real alpha = r_exp2(f->total_max[r] - base);
+        const real beta = r_exp2(f->segment_max[r] - base);
+        const real scaled = f->segment_sum[r] * beta;
+        f->total_sum[r] = r_fma(f->total_sum[r], alpha, scaled);
+        f->total_max[r] = both;
+        for (ptrdiff_t d = r * f->width; d < (r + 1) * f->width; d += VEC_LANES)
+            v_store(f->total_out + d,
+                    v_fma(v_load(f->total_out + d), v_set1(alpha),
+                          v_mul(v_load(f->segment_out + d), v_set1(beta))));
+    }
+}
+
+/* Calls what is to be done with every segment that some row has keys in. */
+static void each_segment(few *f, void (*visit)(few *, key_range, int64_t)) {
+    const fa_attention *call = f->g->call;
+    const key_range all = range_in_segment(f, 0, f->g->n_key);
+    int64_t j = all.first;
+    while (j < all.end) {
+        const int64_t segment = segment_of_key(call, j);
+        const int64_t first = first_key_of_segment(call, segment);
+        const int64_t end = first_key_of_segment(call, segment + 1);
+        visit(f, range_in_segment(f, first, end), first);
+        j = end;
+    }
+}
+
+static void attend_and_merge(few *f, key_range range, int64_t segment_first) {
+    attend_segment(f, range, segment_first);
+    merge_few(f);
+}
+
+static void weigh_segment(few *f, key_range range, int64_t segment_first) {
+    const fa_array *weights = &f->g->call->weights;
+    const vec hidden = v_set1(-REAL_INFINITY), zero = v_set1(0);
+    score_range(f, range, segment_first);
+    finish_range(f, range, segment_first);
+    for (int r = 0; r < f->n_row; r++) {
+        char *row = group_row(f->g, weights, f->rule[r].query, f->rule[r].head);
+        const real max = f->total_max[r];
+        const vec base = v_set1(max == -REAL_INFINITY ? 0 : max), sum = v_set1(f->total_sum[r]);
+        for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += VEC_LANES) {
+            real lanes[VEC_LANES];
+            const vec x = v_load(f->scores + r * SEGMENT_KEYS + (j - segment_first));
+            const vec w = v_div(v_exp2(v_sub(x, base)), sum);
+            v_store(lanes, v_select(v_eq(x, hidden), zero, v_select(v_eq(sum, zero), zero, w)));
+            for (int i = 0; i < VEC_LANES && j + i < range.end; i++)
+                put(row, weights->dtype, (ptrdiff_t)(j + i) * weights->column, lanes[i]);
+        }
+    }
+}
+
+static void attend_few(few *f) {
+    for (int r = 0; r < f->n_row; r++) {
+        f->total_max[r] = -REAL_INFINITY;
+        f->total_sum[r] = 0;
+    }
+    memset(f->total_out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
+    each_segment(f, attend_and_merge);
+}
+
+static int few_is_suspect(const few *f) {
+    for (int r = 0; r < f->n_row; r++) {
+        if (!(f->total_sum[r] > 0)) /* NaN, or nothing visible */
+            continue;
+        real zero = 0;
+        for (ptrdiff_t d = 0; d < f->g->call->d_value; d++)
+            zero += f->total_out[r * f->width + d] - f->total_out[r * f->width + d];
+        if (zero != 0)
+            return 1;
+    }
+    return 0;
+}
+
+static void run_few(const group *g, real *scratch) {
+    few f;
+    place_few(&f, g, scratch);
+    load_few(&f);
+    f.careful = 0;
+    attend_few(&f);
+    if (few_is_suspect(&f)) {
+        f.careful = 1;
+        attend_few(&f);
+    }
+    for (int r = 0; r < f.n_row; r++) {
+        real factor;
+        add_sink(g, f.rule[r].head, &f.total_max[r], &f.total_sum[r], &factor);
+        write_row(g, &f.rule[r], f.total_out + r * f.width, 1, factor, f.total_max[r],
+                  f.total_sum[r]);
+    }
+    if (g->call->weights.data)
+        each_segment(&f, weigh_segment);
+}

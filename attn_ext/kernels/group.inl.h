@@ -1,0 +1,129 @@
+/* One batch entry and one kv head: the unit that shares keys and values.
+ *
+ * Its rows are all (query, head) pairs of the heads that read this kv head, query-major: row r is
+ * query r / heads of head r % heads. So grouped heads share each load of K and V, and rows of a
+ * tile stand at neighbouring positions, which keeps causal tiles narrow.
+ */
+
+typedef struct group {
+    const fa_attention *call;
+    int64_t batch, first_head, n_heads, n_row;
+    int64_t n_key; /* valid keys of this batch entry */
+    int64_t query_offset;
+    row_view key, value;
+    row_view key_scale, value_scale; /* one row; data NULL unless int8 */
+    int has_long_form;               /* softcap, ALiBi or bias: ARITHMETIC.md, step 2 */
+    real score_factor;               /* c2, or scale in the long form */
+    real softcap, softcap_inverse;   /* 0: off */
+} group;
+
+/* What the options say about one row. */
+typedef struct row_rule {
+    int64_t first, end; /* keys in range: first <= j < end */
+    int64_t position;
+    int64_t query, head;
+    real slope;
+    const char *mask, *bias; /* rows of n_key elements, NULL if absent */
+} row_rule;
+
+FA_INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+FA_INLINE int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static group open_group(const fa_attention *call, int64_t index) {
+    group g = {0};
+    g.call = call;
+    g.batch = index / call->n_kv_head;
+    g.n_heads = call->n_head / call->n_kv_head;
+    const int64_t kv_head = index % call->n_kv_head;
+    g.first_head = kv_head * g.n_heads;
+    g.n_row = call->n_query * g.n_heads;
+    g.n_key = call->kv_lengths ? call->kv_lengths[g.batch] : call->n_key;
+    g.query_offset = call->query_offset ? call->query_offset[g.batch] : 0;
+    g.key = plane(call, &call->key, g.batch, kv_head);
+    g.value = plane(call, &call->value, g.batch, kv_head);
+    g.key_scale = plane(call, &call->key_scale, g.batch, kv_head);
+    g.value_scale = plane(call, &call->value_scale, g.batch, kv_head);
+    g.has_long_form = call->softcap != 0 || call->slopes.data || call->bias.data;
+    g.score_factor = (real)(g.has_long_form ? call->scale : call->scale * 0x1.71547652b82fep+0);
+    g.softcap = (real)call->softcap;
+    g.softcap_inverse = call->softcap != 0 ? 1 / g.softcap : 0;
+    return g;
+}
+
+/* The row of an array (*lead, n_head, n_query, ...) that belongs to row r of the group. */
+static char *group_row(const group *g, const fa_array *array, int64_t query, int64_t head) {
+    if (!array->data)
+        return NULL;
+    const ptrdiff_t offset = lead_offset(g->call, array, g->batch) +
+                             (ptrdiff_t)head * array->head + (ptrdiff_t)query * array->row;
+    return (char *)array->data + offset * (ptrdiff_t)dtype_size(array->dtype);
+}
+
+static row_rule rule_of_row(const group *g, int64_t r) {
+    const fa_attention *call = g->call;
+    row_rule rule;
+    rule.query = r / g->n_heads;
+    rule.head = g->first_head + r % g->n_heads;
+    rule.position = rule.query + g->query_offset;
+    rule.first = 0;
+    rule.end = g->n_key;
+    if (call->window_left >= 0)
+        rule.first = max_i64(0, rule.position - call->window_left);
+    if (call->window_right >= 0)
+        rule.end = min_i64(rule.end, rule.position + call->window_right + 1);
+    if (call->is_causal)
+        rule.end = min_i64(rule.end, rule.position + 1);
+    if (rule.end <= rule.first)
+        rule.first = rule.end = 0;
+    const char *slope = group_row(g, &call->slopes, 0, rule.head);
+    rule.slope = slope ? *(const real *)slope : 0;
+    rule.mask = group_row(g, &call->mask, rule.query, rule.head);
+    rule.bias = group_row(g, &call->bias, rule.query, rule.head);
+    return rule;
+}
+
+/* Blocks and segments are counted from the absolute position of key 0. */
+FA_INLINE int64_t segment_of_key(const fa_attention *call, int64_t j) {
+    return (call->key_start + j) / ((int64_t)FA_KEY_BLOCK * FA_SEGMENT);
+}
+FA_INLINE int64_t first_key_of_segment(const fa_attention *call, int64_t segment) {
+    return max_i64(0, segment * FA_KEY_BLOCK * FA_SEGMENT - call->key_start);
+}
+
+/* The last rows that any path computes: the sink, then output and lse of one row.
+ * `total` is O of ARITHMETIC.md, `step` reals between its columns. */
+FA_INLINE void add_sink(const group *g, int64_t head, real *max, real *sum, real *factor) {
+    *factor = 1;
+    if (!g->call->sinks)
+        return;
+    const real sink = ((const real *)g->call->sinks)[head];
+    if (sink == -REAL_INFINITY)
+        return;
+    real sink2 = sink * LOG2E;
+    if (r_is_finite(sink))
+        sink2 = sink2 > REAL_HUGE ? REAL_HUGE : sink2 < -REAL_HUGE ? -REAL_HUGE : sink2;
+    const real both = r_max(*max, sink2);
+    const real base = both == -REAL_INFINITY ? 0 : both;
+    *factor = r_exp2(*max - base);
+    *sum = r_fma(*sum, *factor, r_exp2(sink2 - base));
+    *max = both;
+}
+
+static void write_row(const group *g, const row_rule *rule, const real *total, ptrdiff_t step,
+                      real factor, real max, real sum) {
+    const fa_attention *call = g->call;
+    char *out = group_row(g, &call->output, rule->query, rule->head);
+    const int is_nan = sum != sum;
+    for (int64_t d = 0; d < call->d_value; d++) {
+        /* the merge with a sink: fma(O, alpha, 0 * beta), where only the sign of a zero may differ */
+        const real o = total[d * step] * factor;
+        put(out, call->output.dtype, (ptrdiff_t)d * call->output.column,
+            is_nan ? quiet_nan() : sum == 0 ? 0 : o / sum);
+    }
+    char *lse = group_row(g, &call->lse, rule->query, rule->head);
+    if (lse)
+        put(lse, REAL_DTYPE, 0,
+            is_nan     ? quiet_nan()
+            : sum == 0 ? -REAL_INFINITY
+                       : (max + r_log2(sum)) * LN2);
+}

@@ -1,0 +1,32 @@
+/* From q . k to the final score t in units of log2: ARITHMETIC.md, step 2.
+ *
+ * Lanes may hold queries or keys; every operation is per lane. A key that a rule hides gets
+ * t = -inf by selection, so whatever its score was cannot matter. From then on visible means
+ * t != -inf.
+ */
+
+/* |p - j| for all lanes of a block is exact in T if the ends are: then it may be computed in T. */
+#define EXACT_INTEGER (FA_REAL_BITS == 32 ? INT64_C(1) << 23 : INT64_C(1) << 52)
+
+FA_INLINE real distance(int64_t position, int64_t key) {
+    return (real)(position > key ? position - key : key - position);
+}
+
+/* `bias` counts only if has_bias. */
+FA_INLINE vec long_form(const group *g, vec s, vec slope, vec apart, int has_bias, vec bias) {
+    if (g->softcap != 0)
+        s = v_mul(v_set1(g->softcap), v_tanh(v_mul(s, v_set1(g->softcap_inverse))));
+    vmask finite = v_le(v_abs(s), v_set1(REAL_HUGE));
+    if (g->call->slopes.data)
+        s = v_sub(s, v_mul(slope, apart));
+    if (has_bias) {
+        finite = m_and(finite, v_le(v_abs(bias), v_set1(REAL_HUGE)));
+        s = v_add(s, bias);
+    }
+    const vec t = v_mul(s, v_set1(LOG2E));
+    const vec clamped = v_min(v_max(t, v_set1(-REAL_HUGE)), v_set1(REAL_HUGE));
+    const vec final = v_select(finite, clamped, t);
+    if (!has_bias)
+        return final;
+    return v_select(v_eq(bias, v_set1(-REAL_INFINITY)), v_set1(-REAL_INFINITY), final);
+}

@@ -1,0 +1,302 @@
+/* The thread pool: a table of live runs, threads that serve whichever has the fewest of them.
+ *
+ * One mutex guards the table; tasks are taken from an atomic counter per run, without it. A run
+ * stays in its slot until the last thread has left it. pool.published counts new runs (and the
+ * shutdown): idle threads wait for it to change, and working threads look up at the next task, so
+ * that a second caller soon has its share. A forked child has none of the threads; there the pool
+ * is reset to empty and grows anew. */
+#include "threads.h"
+
+#include "fpmode.h"
+#include "pool.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define POLL_NS 50000000 /* Ctrl-C feels immediate; asking Python costs a lock */
+
+/* The caller's side of a run: what to ask, when, and the floating-point mode to ask it in. */
+struct asker {
+    fa_poll poll;
+    void *context;
+    int64_t next_ns;
+    fa_fpmode mode;
+};
+
+#if FA_THREADS
+
+enum { N_RUN = 8 };    /* live runs with helpers; a ninth caller works alone */
+#define SPIN_NS 20000  /* longer than a gap between two calls, shorter than a sleep is worth */
+#define SPIN_PAUSES 16 /* between two looks at the clock */
+
+struct run {
+    volatile intptr_t next;            /* first task not taken; >= n_task: nothing left */
+    volatile intptr_t n_helper;        /* pool threads inside; written under the mutex */
+    uint8_t taken[FA_POOL_MAX_THREAD]; /* worker numbers in use (and apart from next: read only) */
+    fa_task task;                      /* NULL: the slot is free */
+    void *context;
+    intptr_t n_task;
+    int n_thread;
+};
+
+static struct {
+    fa_mutex mutex;
+    fa_condition work, done;
+    volatile intptr_t published;
+    struct run runs[N_RUN];
+    fa_thread threads[FA_POOL_MAX_THREAD];
+    int n_threads, n_sleeping;
+    int closed;
+    int n_fork; /* forks between this process and the one that loaded the library */
+} pool = {.mutex = FA_MUTEX_INIT, .work = FA_CONDITION_INIT, .done = FA_CONDITION_INIT};
+
+static FA_THREAD_LOCAL int inside_run;
+
+/* Waits up to SPIN_NS for *word to differ from value; tells whether it did. */
+static int spin_while(volatile intptr_t *word, intptr_t value) {
+    const int64_t end = fa_clock_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < SPIN_PAUSES; i++) {
+            if (fa_atomic_load(word) != value)
+                return 1;
+            fa_pause();
+        }
+    } while (fa_clock_ns() < end);
+    return 0;
+}
+#endif
+
+static int told_to_stop(struct asker *asker) {
+    if (asker->poll == NULL || fa_clock_ns() < asker->next_ns)
+        return 0;
+    fa_fpmode_set(asker->mode);
+    const int stop = asker->poll(asker->context);
+    asker->mode = fa_fpmode_enter();
+    asker->next_ns = fa_clock_ns() + POLL_NS;
+    return stop;
+}
+
+static int run_alone(fa_task task, void *context, int64_t n_task, struct asker *asker) {
+    for (int64_t i = 0; i < n_task; i++) {
+        if (told_to_stop(asker))
+            return FA_INTERRUPTED;
+        task(context, i, 0);
+    }
+    return FA_OK;
+}
+
+#if FA_THREADS
+
+/* --- Pool threads; the mutex is held unless said otherwise --- */
+
+static int wants_help(struct run *run) {
+    return run->task != NULL && fa_atomic_load(&run->n_helper) < run->n_thread - 1 &&
+           fa_atomic_load(&run->next) < run->n_task;
+}
+
+/* The run with the fewest helpers that wants one more; the one just left, if no other has fewer. */
+static struct run *choose_run(struct run *left) {
+    struct run *best = left != NULL && wants_help(left) ? left : NULL;
+    for (struct run *run = pool.runs; run < pool.runs + N_RUN; run++) {
+        if (wants_help(run) && (best == NULL || run->n_helper < best->n_helper))
+            best = run;
+    }
+    return best;
+}
+
+/* Takes part in a run until it has no task left or something new was published. */
+static void help(struct run *run) {
+    int worker = 1;
+    while (run->taken[worker])
+        worker++;
+    run->taken[worker] = 1;
+    fa_atomic_add(&run->n_helper, 1);
+    const intptr_t seen = fa_atomic_load(&pool.published);
+    fa_unlock(&pool.mutex);
+
+    const fa_fpmode mode = fa_fpmode_enter();
+    intptr_t i;
+    while (fa_atomic_load(&pool.published) == seen &&
+           (i = fa_atomic_add(&run->next, 1)) < run->n_task)
+        run->task(run->context, i, worker);
+    fa_fpmode_set(mode);
+
+    fa_lock(&pool.mutex);
+    run->taken[worker] = 0;
+    if (fa_atomic_add(&run->n_helper, -1) == 1)
+        fa_wake_all(&pool.done);
+}
+
+static void await_work(void) {
+    const intptr_t seen = fa_atomic_load(&pool.published);
+    fa_unlock(&pool.mutex);
+    spin_while(&pool.published, seen);
+    fa_lock(&pool.mutex);
+    if (fa_atomic_load(&pool.published) == seen) {
+        pool.n_sleeping++;
+        fa_wait(&pool.work, &pool.mutex);
+        pool.n_sleeping--;
+    }
+}
+
+static FA_THREAD_MAIN thread_main(void *unused) {
+    (void)unused;
+    inside_run = 1;
+    struct run *run = NULL;
+    fa_lock(&pool.mutex);
+    while (!pool.closed) {
+        run = choose_run(run);
+        if (run != NULL)
+            help(run);
+        else
+            await_work();
+    }
+    fa_unlock(&pool.mutex);
+    return 0;
+}
+
+/* --- The calling thread --- */
+
+#ifndef _WIN32
+static void forget_after_fork(void) {
+    const int n_fork = pool.n_fork + 1;
+    memset(&pool, 0, sizeof pool);
+    pthread_mutex_init(&pool.mutex, NULL);
+    pthread_cond_init(&pool.work, NULL);
+    pthread_cond_init(&pool.done, NULL);
+    pool.n_fork = n_fork;
+}
+#endif
+
+/* Starts threads until there are n, or no more can be had. The mutex is held. */
+static void grow(int n) {
+#ifndef _WIN32
+    static int watching_forks;
+    if (!watching_forks)
+        watching_forks = pthread_atfork(NULL, NULL, forget_after_fork) == 0;
+    if (!watching_forks)
+        return;
+#endif
+    while (pool.n_threads < n && fa_thread_start(&pool.threads[pool.n_threads], thread_main) == 0)
+        pool.n_threads++;
+}
+
+static struct run *free_slot(void) {
+    for (struct run *run = pool.runs; run < pool.runs + N_RUN; run++) {
+        if (run->task == NULL)
+            return run;
+    }
+    return NULL;
+}
+
+/* Puts a run into the table and wakes as many threads as it can use; NULL if there is no room. */
+static struct run *publish(fa_task task, void *context, intptr_t n_task, int n_thread) {
+    fa_lock(&pool.mutex);
+    struct run *run = pool.closed ? NULL : free_slot();
+    int n_wake = 0, wake_all = 0;
+    if (run != NULL) {
+        grow(n_thread - 1);
+        memset(run->taken, 0, (size_t)n_thread);
+        fa_atomic_store(&run->next, 0);
+        run->task = task;
+        run->context = context;
+        run->n_task = n_task;
+        run->n_thread = n_thread;
+        fa_atomic_add(&pool.published, 1);
+        n_wake = n_thread - 1;
+        wake_all = n_wake >= pool.n_sleeping;
+    }
+    fa_unlock(&pool.mutex);
+    if (wake_all)
+        fa_wake_all(&pool.work);
+    for (int i = 0; !wake_all && i < n_wake; i++)
+        fa_wake_one(&pool.work);
+    return run;
+}
+
+/* Frees the slot once the helpers are out. Nobody enters any more: no task is left. */
+static void retire(struct run *run) {
+    intptr_t n_helper = fa_atomic_load(&run->n_helper);
+    while (n_helper > 0 && spin_while(&run->n_helper, n_helper))
+        n_helper = fa_atomic_load(&run->n_helper);
+    fa_lock(&pool.mutex);
+    while (fa_atomic_load(&run->n_helper) > 0)
+        fa_wait(&pool.done, &pool.mutex);
+    run->task = NULL;
+    fa_unlock(&pool.mutex);
+}
+
+static int run_with_helpers(struct run *run, struct asker *asker) {
+    const int n_fork = pool.n_fork;
+    intptr_t i = 0;
+    while (!told_to_stop(asker) && pool.n_fork == n_fork) {
+        if ((i = fa_atomic_add(&run->next, 1)) >= run->n_task)
+            break;
+        run->task(run->context, i, 0);
+    }
+    if (pool.n_fork != n_fork) /* forked inside poll: in this child the helpers' tasks are lost */
+        return FA_INTERRUPTED;
+    const int status = i < run->n_task ? FA_INTERRUPTED : FA_OK;
+    fa_atomic_store(&run->next, run->n_task);
+    retire(run);
+    return status;
+}
+
+int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
+                void *poll_context) {
+    const int nested = inside_run;
+    const int alone = nested || n_thread <= 1 || n_task <= 1 || n_task > INTPTR_MAX / 2;
+    if (n_thread > n_task)
+        n_thread = (int)n_task;
+    if (n_thread > FA_POOL_MAX_THREAD)
+        n_thread = FA_POOL_MAX_THREAD;
+    struct run *run = alone ? NULL : publish(task, context, (intptr_t)n_task, n_thread);
+    struct asker asker = {nested ? NULL : poll, poll_context, 0, fa_fpmode_enter()};
+    if (asker.poll != NULL)
+        asker.next_ns = fa_clock_ns() + POLL_NS;
+    inside_run = 1;
+    const int status =
+        run != NULL ? run_with_helpers(run, &asker) : run_alone(task, context, n_task, &asker);
+    inside_run = nested;
+    fa_fpmode_set(asker.mode);
+    return status;
+}
+
+int fa_pool_thread_count(void) {
+    fa_lock(&pool.mutex);
+    const int n = pool.n_threads;
+    fa_unlock(&pool.mutex);
+    return n;
+}
+
+void fa_pool_shutdown(void) {
+    fa_lock(&pool.mutex);
+    const int n = pool.n_threads;
+    pool.n_threads = 0;
+    pool.closed = 1;
+    fa_atomic_add(&pool.published, 1);
+    fa_unlock(&pool.mutex);
+    fa_wake_all(&pool.work);
+    for (int i = 0; i < n; i++)
+        fa_thread_join(pool.threads[i]);
+}
+
+#else
+
+int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
+                void *poll_context) {
+    (void)n_thread;
+    struct asker asker = {poll, poll_context, fa_clock_ns() + POLL_NS, fa_fpmode_enter()};
+    const int status = run_alone(task, context, n_task, &asker);
+    fa_fpmode_set(asker.mode);
+    return status;
+}
+
+int fa_pool_thread_count(void) {
+    return 0;
+}
+
+void fa_pool_shutdown(void) {
+}
+
+#endif

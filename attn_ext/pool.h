@@ -1,0 +1,37 @@
+/* parallel_for over one small pool of threads for the process.
+ *
+ * The pool starts with the first run of more than one thread and grows to what is asked. The
+ * calling thread takes part, so a run never waits for a free thread; threads that cannot be
+ * started, a full table of runs, a run inside a task, and a platform without threads only mean
+ * that fewer threads (at worst the caller alone) do the same tasks. Tasks are taken in order of
+ * index, and nothing else is promised about who runs which: a result must not depend on it. */
+#ifndef FA_POOL_H
+#define FA_POOL_H
+
+#include <stdint.h>
+
+#include "status.h"
+
+enum { FA_POOL_MAX_THREAD = 256 };
+
+/* One task. 0 <= worker < n_thread tells whose scratch to use: in one run, no two tasks have the
+ * same number at the same time. Runs in the default floating-point mode. */
+typedef void (*fa_task)(void *context, int64_t index, int worker);
+
+/* Asked on the calling thread, in the caller's floating-point mode, between two of its tasks and
+ * at most every 50 ms; non-zero = stop. A run inside a task does not poll. */
+typedef int (*fa_poll)(void *poll_context);
+
+/* Runs task(context, i, worker) for all i in [0, n_task), on at most n_thread threads; the caller
+ * is worker 0. poll may be NULL. Returns FA_OK after all tasks, or FA_INTERRUPTED once poll said
+ * stop (or forked, in the child): no further task is started, and those running have ended. */
+int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
+                void *poll_context);
+
+/* Threads that wait for work or do some, callers not counted. */
+int fa_pool_thread_count(void);
+
+/* Ends and joins the threads, for good. Runs going on in other threads end without them. */
+void fa_pool_shutdown(void);
+
+#endif

@@ -1,0 +1,159 @@
+/* The vector words for AVX2 with FMA and F16C: 8 float32 or 4 float64 lanes.
+ *
+ * A word is one operation of ARITHMETIC.md per lane. v_max and v_min are `a > b ? a : b` and
+ * `a < b ? a : b`, which is what the instructions do. A vmask lane is all ones or all zeros.
+ */
+#define FA_FUSED 1
+
+#if FA_REAL_BITS == 32
+
+typedef float real;
+typedef __m256 vec;
+typedef __m256 vmask;
+#define VEC_LANES 8
+
+FA_INLINE vec v_set1(real x) { return _mm256_set1_ps(x); }
+FA_INLINE vec v_load(const real *p) { return _mm256_loadu_ps(p); }
+FA_INLINE void v_store(real *p, vec a) { _mm256_storeu_ps(p, a); }
+
+FA_INLINE __m256i v_part(int n) { /* ones in the first n lanes */
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+FA_INLINE vec v_load_part(const real *p, int n) { return _mm256_maskload_ps(p, v_part(n)); }
+FA_INLINE void v_store_part(real *p, vec a, int n) { _mm256_maskstore_ps(p, v_part(n), a); }
+
+FA_INLINE vec v_add(vec a, vec b) { return _mm256_add_ps(a, b); }
+FA_INLINE vec v_sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
+FA_INLINE vec v_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
+FA_INLINE vec v_div(vec a, vec b) { return _mm256_div_ps(a, b); }
+FA_INLINE vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+FA_INLINE vec v_max(vec a, vec b) { return _mm256_max_ps(a, b); }
+FA_INLINE vec v_min(vec a, vec b) { return _mm256_min_ps(a, b); }
+FA_INLINE vec v_abs(vec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+FA_INLINE vec v_copysign(vec size, vec sign) {
+    const vec bit = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(bit, size), _mm256_and_ps(bit, sign));
+}
+
+FA_INLINE vmask v_lt(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+FA_INLINE vmask v_le(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+FA_INLINE vmask v_eq(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+FA_INLINE vmask v_is_nan(vec a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
+FA_INLINE vmask m_and(vmask a, vmask b) { return _mm256_and_ps(a, b); }
+FA_INLINE int m_any(vmask m) { return _mm256_movemask_ps(m) != 0; }
+FA_INLINE int m_all(vmask m) { return _mm256_movemask_ps(m) == 0xff; }
+FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm256_blendv_ps(no, yes, m); }
+FA_INLINE vec v_keep(vmask m, vec a) { return _mm256_and_ps(m, a); }
+FA_INLINE vec v_drop(vmask m, vec a) { return _mm256_andnot_ps(m, a); }
+
+FA_INLINE vec v_shift_to_exponent(vec a) { /* bit pattern << 23 */
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23));
+}
+
+FA_INLINE vec v_widen_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+FA_INLINE vec v_widen_bf16(const uint16_t *p) {
+    const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+FA_INLINE vec v_widen_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+FA_INLINE vec v_widen_f32(const float *p) { return _mm256_loadu_ps(p); }
+
+FA_INLINE void v_transpose(vec r[VEC_LANES]) {
+    vec t[8];
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        const vec a = t[4 * i], b = t[4 * i + 1], c = t[4 * i + 2], d = t[4 * i + 3];
+        r[4 * i] = _mm256_shuffle_ps(a, c, 0x44);
+        r[4 * i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+        r[4 * i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        r[4 * i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        const vec low = r[i], high = r[i + 4];
+        r[i] = _mm256_permute2f128_ps(low, high, 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
+    }
+}
+
+FA_INLINE real r_fma(real a, real b, real c) {
+    return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
+}
+
+#else
+
+typedef double real;
+typedef __m256d vec;
+typedef __m256d vmask;
+#define VEC_LANES 4
+
+FA_INLINE vec v_set1(real x) { return _mm256_set1_pd(x); }
+FA_INLINE vec v_load(const real *p) { return _mm256_loadu_pd(p); }
+FA_INLINE void v_store(real *p, vec a) { _mm256_storeu_pd(p, a); }
+
+FA_INLINE __m256i v_part(int n) { /* ones in the first n lanes */
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+FA_INLINE vec v_load_part(const real *p, int n) { return _mm256_maskload_pd(p, v_part(n)); }
+FA_INLINE void v_store_part(real *p, vec a, int n) { _mm256_maskstore_pd(p, v_part(n), a); }
+
+FA_INLINE vec v_add(vec a, vec b) { return _mm256_add_pd(a, b); }
+FA_INLINE vec v_sub(vec a, vec b) { return _mm256_sub_pd(a, b); }
+FA_INLINE vec v_mul(vec a, vec b) { return _mm256_mul_pd(a, b); }
+FA_INLINE vec v_div(vec a, vec b) { return _mm256_div_pd(a, b); }
+FA_INLINE vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_pd(a, b, c); }
+FA_INLINE vec v_max(vec a, vec b) { return _mm256_max_pd(a, b); }
+FA_INLINE vec v_min(vec a, vec b) { return _mm256_min_pd(a, b); }
+FA_INLINE vec v_abs(vec a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
+FA_INLINE vec v_copysign(vec size, vec sign) {
+    const vec bit = _mm256_set1_pd(-0.0);
+    return _mm256_or_pd(_mm256_andnot_pd(bit, size), _mm256_and_pd(bit, sign));
+}
+
+FA_INLINE vmask v_lt(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
+FA_INLINE vmask v_le(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
+FA_INLINE vmask v_eq(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
+FA_INLINE vmask v_is_nan(vec a) { return _mm256_cmp_pd(a, a, _CMP_UNORD_Q); }
+FA_INLINE vmask m_and(vmask a, vmask b) { return _mm256_and_pd(a, b); }
+FA_INLINE int m_any(vmask m) { return _mm256_movemask_pd(m) != 0; }
+FA_INLINE int m_all(vmask m) { return _mm256_movemask_pd(m) == 0xf; }
+FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm256_blendv_pd(no, yes, m); }
+FA_INLINE vec v_keep(vmask m, vec a) { return _mm256_and_pd(m, a); }
+FA_INLINE vec v_drop(vmask m, vec a) { return _mm256_andnot_pd(m, a); }
+
+FA_INLINE vec v_shift_to_exponent(vec a) { /* bit pattern << 52 */
+    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(a), 52));
+}
+
+FA_INLINE vec v_widen_f16(const uint16_t *p) {
+    return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)p)));
+}
+FA_INLINE vec v_widen_bf16(const uint16_t *p) {
+    const __m128i x = _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(x, 16)));
+}
+FA_INLINE vec v_widen_i8(const int8_t *p) {
+    return _mm256_setr_pd(p[0], p[1], p[2], p[3]);
+}
+FA_INLINE vec v_widen_f32(const float *p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
+
+FA_INLINE void v_transpose(vec r[VEC_LANES]) {
+    const vec a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);
+    const vec c = _mm256_unpacklo_pd(r[2], r[3]), d = _mm256_unpackhi_pd(r[2], r[3]);
+    r[0] = _mm256_permute2f128_pd(a, c, 0x20);
+    r[1] = _mm256_permute2f128_pd(b, d, 0x20);
+    r[2] = _mm256_permute2f128_pd(a, c, 0x31);
+    r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+}
+
+FA_INLINE real r_fma(real a, real b, real c) {
+    return _mm_cvtsd_f64(_mm_fmadd_sd(_mm_set_sd(a), _mm_set_sd(b), _mm_set_sd(c)));
+}
+
+#endif

@@ -1,0 +1,164 @@
+"""Which element types are accepted, and how anything array-like becomes a plain ndarray.
+
+What leaves this module has a supported dtype in native byte order, is aligned, and has strides that
+are multiples of the item size, so that both backends may count strides in elements. An array that
+already is so comes back as itself, without a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class SupportsDLPack(Protocol):
+    """A tensor that shares its memory through the DLPack protocol."""
+
+    def __dlpack__(self) -> object: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
+ArrayInput = npt.ArrayLike | SupportsDLPack
+
+FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
+INT8 = np.dtype(np.int8)
+_FLOAT_CHARS = frozenset("efd")
+_INTEGER_CHARS = frozenset("hHiIlLqQ")
+_FLOAT_NAMES = "float16, bfloat16, float32 or float64"
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Tell ``ml_dtypes.bfloat16`` by its name, so that ml_dtypes is never imported."""
+    return dtype.kind == "V" and dtype.itemsize == 2 and dtype.type.__name__ == "bfloat16"
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Tell whether this is one of the four floating-point types of the package."""
+    return dtype.char in _FLOAT_CHARS or is_bfloat16(dtype)
+
+
+def as_array(name: str, x: object) -> Array:
+    """Return the base-class ndarray behind `x`, through DLPack if that is all it offers."""
+    if type(x) is np.ndarray:
+        return x
+    if hasattr(x, "__dlpack__") and not _numpy_can_read(x):
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(
+                f"{name} of type {type(x).__name__} offers DLPack, but NumPy cannot read it "
+                f"({error}); expected an array in CPU memory"
+            ) from error
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name} of type {type(x).__name__} is not an array: {error}") from error
+
+
+def _numpy_can_read(x: object) -> bool:
+    if any(hasattr(x, word) for word in ("__array__", "__array_interface__", "__array_struct__")):
+        return True
+    try:
+        memoryview(x)  # type: ignore[arg-type]
+    except (TypeError, BufferError):
+        return False
+    return True
+
+
+def native_layout(array: Array) -> Array:
+    """Return `array`, or a copy of it if byte order, alignment or strides are unusual."""
+    dtype = array.dtype
+    itemsize = dtype.itemsize
+    if (
+        math.gcd(itemsize, *array.strides) == itemsize
+        and array.flags.aligned
+        and (dtype.isnative or dtype.kind == "V")
+    ):
+        return array
+    return np.array(array, dtype=dtype.newbyteorder("="), order="C", copy=True)
+
+
+def as_operand(name: str, x: object, *, int8_allowed: bool = False) -> Array:
+    """Read query, key or value: floats, int8 where allowed, or wider integers as float64."""
+    array = as_array(name, x)
+    dtype = array.dtype
+    if dtype.char in _FLOAT_CHARS or is_bfloat16(dtype) or (int8_allowed and dtype == INT8):
+        return native_layout(array)
+    if dtype.char in _INTEGER_CHARS:
+        return array.astype(np.float64)
+    hint = " (int8 is for key and value, with k_scale and v_scale)" if dtype == INT8 else ""
+    raise TypeError(
+        f"{name} has dtype {dtype}, expected {_FLOAT_NAMES}, or integers of 16 to 64 bits, "
+        f"which are taken as float64{hint}"
+    )
+
+
+def as_float_array(name: str, x: object) -> Array:
+    """Read a bias: one of the four float types, kept as it is."""
+    array = as_array(name, x)
+    if not is_float(array.dtype):
+        raise TypeError(f"{name} has dtype {array.dtype}, expected {_FLOAT_NAMES}")
+    return native_layout(array)
+
+
+def as_parameter(name: str, x: object, compute_dtype: np.dtype[Any]) -> Array:
+    """Read sinks, slopes or quantisation scales: real numbers, rounded once to the arithmetic."""
+    array = as_array(name, x)
+    dtype = array.dtype
+    if not (is_float(dtype) or dtype.kind in "iu"):
+        raise TypeError(f"{name} has dtype {dtype}, expected real numbers")
+    if dtype == compute_dtype:
+        return native_layout(array)
+    with np.errstate(all="ignore"):
+        return round_to(array, compute_dtype)
+
+
+def as_integers(name: str, x: object, lead: tuple[int, ...]) -> Array:
+    """Read an int, or ints that broadcast to `lead`, as int64 of shape (n_batch,)."""
+    array = as_array(name, x)
+    if array.dtype.kind not in "iu" and (array.size > 0 or array.dtype.kind != "f"):
+        raise TypeError(f"{name} has dtype {array.dtype}, expected an int or an array of ints")
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} has the value {int(array.max())}, which does not fit in 64 bits")
+    wide = broadcast(name, array.astype(np.int64), lead, "the leading shape")
+    return np.ascontiguousarray(wide).reshape(-1)
+
+
+def broadcast(name: str, array: Array, shape: tuple[int, ...], what: str) -> Array:
+    """View `array` in `shape` by stride 0; it never enlarges the shape."""
+    if array.shape == shape:
+        return array
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise ValueError(
+            f"{name} has shape {array.shape}, which does not broadcast to {what} {shape}"
+        ) from None
+
+
+def round_to(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Convert with a single rounding, to nearest even, whatever the two float types are."""
+    if array.dtype == FLOAT64 and is_bfloat16(dtype):
+        return _round_to_odd(array).astype(dtype)
+    return array.astype(dtype)
+
+
+def _round_to_odd(array: Array) -> Array:
+    """Round to float32, making inexact results odd: rounding those to 16 bits is then direct.
+
+    (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008, theorem 1: needs
+    two more bits in the middle format than in the last, and here there are 24 against 8.)
+    """
+    with np.errstate(all="ignore"):
+        nearest = array.astype(np.float32)
+        back = nearest.astype(np.float64)
+    bits = nearest.view(np.int32)
+    bits -= np.abs(back) > np.abs(array)
+    bits |= (back != array) & ~np.isnan(array)
+    return nearest

@@ -1,0 +1,26 @@
+"""What the compiled module offers to the Python layers."""
+
+from typing import Any
+
+import numpy.typing as npt
+
+from ._descriptor import AttentionDescriptor
+
+ARITHMETIC_VERSION: int
+KEY_BLOCK: int
+SEGMENT: int
+
+def attention(descriptor: AttentionDescriptor, isa: str) -> None: ...
+def plain_attention(
+    query: object,
+    key: object,
+    value: object,
+    is_causal: bool,
+    scale: float | None,
+    num_threads: int,
+    isa: str,
+) -> npt.NDArray[Any] | None: ...
+def isa_table() -> tuple[tuple[str, bool, str], ...]: ...
+def tile_rows(isa: str, dtype_name: str) -> int: ...
+def compiler() -> str: ...
+def classify_cpu(leaf1_ecx: int, leaf7_ebx: int, xcr0: int) -> str: ...

@@ -1,0 +1,123 @@
+"""How a call is cut into tiles: a stack of (batch, kv head) pairs by a range of query positions.
+
+Grouped query heads are rows of the same tile, so that one matrix product serves them all and no key
+is ever repeated in memory. Small heads are stacked, so that a call of many small heads costs few
+NumPy calls; a large head makes many tiles, so that a block of scores stays within the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._descriptor import AttentionDescriptor
+from .._dtypes import Array
+
+BLOCK_SCORES = 131_072  # scores in one block; half a MiB of float32 stays in the second-level cache
+TILE_ROWS = 256  # query rows (positions x grouped heads) in one tile
+CHUNK_KEYS = 512  # keys that are scored at a time
+
+Index = tuple[Any, ...]
+
+
+class Heads(NamedTuple):
+    """The arrays of a call by kv head; every shape starts with the stack, (*lead, Hkv)."""
+
+    query: Array  # (*stack, G, L, D)
+    key: Array  # (*stack, S, D)
+    value: Array  # (*stack, S, Dv)
+    output: Array  # (*stack, G, L, Dv)
+    lse: Array | None  # (*stack, G, L)
+    weights: Array | None  # (*stack, G, L, S)
+    mask: Array | None  # (*stack, G, L, S), axes that were broadcast have length 1
+    bias: Array | None  # the same
+    sinks: Array | None  # (*stack, G)
+    slopes: Array | None  # (*stack, G)
+    k_scale: Array | None  # (*stack, S)
+    v_scale: Array | None  # (*stack, S)
+    length: Array | None  # (*stack,)
+    offset: Array | None  # (*stack,)
+
+
+class Tile(NamedTuple):
+    """A part of the stack and a range of query positions."""
+
+    heads: Index
+    start: int
+    stop: int
+    chunk: int  # keys that are scored at a time
+
+
+def heads_of(d: AttentionDescriptor) -> Heads:
+    """View everything with the head axis split into (kv head, query head of its group)."""
+    n_lead = len(d.lead)
+    group = (d.n_kv_head, d.n_head // d.n_kv_head)
+
+    def split(array: Array | None) -> Array | None:
+        if array is None:
+            return None
+        shape = array.shape
+        return array.reshape(shape[:n_lead] + group + shape[n_lead + 1 :])
+
+    def per_batch(array: Array | None) -> Array | None:
+        if array is None:
+            return None
+        return np.broadcast_to(array.reshape(d.lead)[..., None], (*d.lead, d.n_kv_head))
+
+    sinks = d.sinks
+    if sinks is not None:
+        sinks = np.broadcast_to(sinks.reshape(group), d.lead + group)
+    query, output = split(d.query), split(d.output)
+    assert query is not None
+    assert output is not None
+    return Heads(
+        query,
+        d.key,
+        d.value,
+        output,
+        split(d.lse),
+        split(d.weights),
+        split(d.mask),
+        split(d.bias),
+        sinks,
+        split(d.alibi_slopes),
+        d.k_scale,
+        d.v_scale,
+        per_batch(d.kv_lengths),
+        per_batch(d.query_offset),
+    )
+
+
+def tiles(d: AttentionDescriptor) -> Iterator[Tile]:
+    """Cut the call into tiles."""
+    group = d.n_head // d.n_kv_head
+    rows = min(d.n_query, max(1, TILE_ROWS // group))
+    chunk = min(d.n_key, CHUNK_KEYS)
+    for index in _stacks((*d.lead, d.n_kv_head), max(1, BLOCK_SCORES // (rows * group * chunk))):
+        for start in range(0, d.n_query, rows):
+            yield Tile(index, start, min(start + rows, d.n_query), chunk)
+
+
+def _stacks(shape: tuple[int, ...], most: int) -> Iterator[Index]:
+    """Cover an array of `shape` by indices that each reach at most `most` elements."""
+    if math.prod(shape) <= most:
+        yield ()
+        return
+    first, *rest = shape
+    inner = math.prod(rest)
+    if inner <= most:
+        step = most // inner
+        for start in range(0, first, step):
+            yield (slice(start, start + step),)
+        return
+    for i in range(first):
+        for index in _stacks(tuple(rest), most):
+            yield (i, *index)
+
+
+def compact(array: Array) -> Array:
+    """Undo broadcasting: an axis of stride 0 becomes an axis of length 1."""
+    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
