@@ -33,9 +33,7 @@ static inline double fa_f64_from_bits(uint64_t bits) {
     return x;
 }
 
-static inline float fa_f32_from_bf16(uint16_t h) {
-    return fa_f32_from_bits((uint32_t)h << 16);
-}
+static inline float fa_f32_from_bf16(uint16_t h) { return fa_f32_from_bits((uint32_t)h << 16); }
 
 static inline float fa_f32_from_f16(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;

@@ -22,9 +22,7 @@
 #define XCR0_YMM 0x06 /* xmm, upper halves of ymm */
 #define XCR0_ZMM 0xe6 /* and masks, upper halves of zmm 0-15, zmm 16-31 */
 
-static int has(uint64_t word, uint64_t bits) {
-    return (word & bits) == bits;
-}
+static int has(uint64_t word, uint64_t bits) { return (word & bits) == bits; }
 
 struct fa_cpu fa_cpu_classify(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint64_t xcr0) {
     struct fa_cpu cpu;
@@ -53,9 +51,7 @@ static void cpuid(uint32_t leaf, uint32_t *ebx, uint32_t *ecx) {
     *ecx = (uint32_t)words[2];
 }
 
-static uint64_t read_xcr0(void) {
-    return _xgetbv(0);
-}
+static uint64_t read_xcr0(void) { return _xgetbv(0); }
 
 #else
 #include <cpuid.h>
@@ -90,8 +86,6 @@ struct fa_cpu fa_cpu_detect(void) {
 
 #else
 
-struct fa_cpu fa_cpu_detect(void) {
-    return fa_cpu_classify(0, 0, 0);
-}
+struct fa_cpu fa_cpu_detect(void) { return fa_cpu_classify(0, 0, 0); }
 
 #endif

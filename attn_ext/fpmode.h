@@ -14,13 +14,9 @@
 
 typedef unsigned int fa_fpmode;
 
-static inline fa_fpmode fa_fpmode_get(void) {
-    return _mm_getcsr();
-}
+static inline fa_fpmode fa_fpmode_get(void) { return _mm_getcsr(); }
 
-static inline void fa_fpmode_set(fa_fpmode mode) {
-    _mm_setcsr(mode);
-}
+static inline void fa_fpmode_set(fa_fpmode mode) { _mm_setcsr(mode); }
 
 #define FA_FPMODE_DEFAULT 0x1f80u /* MXCSR at reset: all exceptions masked, no FTZ, no DAZ */
 
@@ -34,9 +30,7 @@ static inline fa_fpmode fa_fpmode_get(void) {
     return fpcr;
 }
 
-static inline void fa_fpmode_set(fa_fpmode mode) {
-    __asm__ volatile("msr fpcr, %0" : : "r"(mode));
-}
+static inline void fa_fpmode_set(fa_fpmode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
 
 #define FA_FPMODE_DEFAULT 0
 
@@ -46,13 +40,9 @@ static inline void fa_fpmode_set(fa_fpmode mode) {
 
 typedef __int64 fa_fpmode;
 
-static inline fa_fpmode fa_fpmode_get(void) {
-    return _ReadStatusReg(ARM64_FPCR);
-}
+static inline fa_fpmode fa_fpmode_get(void) { return _ReadStatusReg(ARM64_FPCR); }
 
-static inline void fa_fpmode_set(fa_fpmode mode) {
-    _WriteStatusReg(ARM64_FPCR, mode);
-}
+static inline void fa_fpmode_set(fa_fpmode mode) { _WriteStatusReg(ARM64_FPCR, mode); }
 
 #define FA_FPMODE_DEFAULT 0
 
@@ -60,13 +50,9 @@ static inline void fa_fpmode_set(fa_fpmode mode) {
 
 typedef int fa_fpmode;
 
-static inline fa_fpmode fa_fpmode_get(void) {
-    return 0;
-}
+static inline fa_fpmode fa_fpmode_get(void) { return 0; }
 
-static inline void fa_fpmode_set(fa_fpmode mode) {
-    (void)mode;
-}
+static inline void fa_fpmode_set(fa_fpmode mode) { (void)mode; }
 
 #define FA_FPMODE_DEFAULT 0
 

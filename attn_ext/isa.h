@@ -16,18 +16,24 @@
 #include "pool.h"
 
 #if defined(__x86_64__) || defined(_M_X64) || defined(__i386__) || defined(_M_IX86)
-#    define FA_X86 1
-#    include <immintrin.h>
+#define FA_X86 1
+#include <immintrin.h>
 #endif
 
 #if defined(_MSC_VER) && !defined(__clang__)
-#    define FA_INLINE static __forceinline
-#    define FA_NOINLINE static __declspec(noinline)
-#    define FA_RESTRICT __restrict
+#define FA_INLINE static __forceinline
+#define FA_NOINLINE static __declspec(noinline)
+#define FA_RESTRICT __restrict
 #else
-#    define FA_INLINE static inline __attribute__((always_inline))
-#    define FA_NOINLINE static __attribute__((noinline))
-#    define FA_RESTRICT restrict
+#define FA_INLINE static inline __attribute__((always_inline))
+#define FA_NOINLINE static __attribute__((noinline))
+#define FA_RESTRICT restrict
+#endif
+
+#if defined(__GNUC__)
+#define FA_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define FA_PREFETCH(address) ((void)(address))
 #endif
 
 #endif

@@ -292,11 +292,8 @@ int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_po
     return status;
 }
 
-int fa_pool_thread_count(void) {
-    return 0;
-}
+int fa_pool_thread_count(void) { return 0; }
 
-void fa_pool_shutdown(void) {
-}
+void fa_pool_shutdown(void) {}
 
 #endif

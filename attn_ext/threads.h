@@ -59,9 +59,7 @@ static inline intptr_t fa_atomic_add(volatile intptr_t *word, intptr_t n) { /* t
 #endif
 }
 
-static inline intptr_t fa_atomic_load(volatile intptr_t *word) {
-    return fa_atomic_add(word, 0);
-}
+static inline intptr_t fa_atomic_load(volatile intptr_t *word) { return fa_atomic_add(word, 0); }
 
 static inline void fa_atomic_store(volatile intptr_t *word, intptr_t value) {
     InterlockedExchangePointer((void *volatile *)word, (void *)value);
@@ -108,25 +106,17 @@ typedef HANDLE fa_thread;
 #define FA_THREAD_MAIN unsigned __stdcall
 typedef unsigned(__stdcall *fa_thread_main)(void *);
 
-static inline void fa_lock(fa_mutex *mutex) {
-    AcquireSRWLockExclusive(mutex);
-}
+static inline void fa_lock(fa_mutex *mutex) { AcquireSRWLockExclusive(mutex); }
 
-static inline void fa_unlock(fa_mutex *mutex) {
-    ReleaseSRWLockExclusive(mutex);
-}
+static inline void fa_unlock(fa_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
 
 static inline void fa_wait(fa_condition *condition, fa_mutex *mutex) {
     SleepConditionVariableSRW(condition, mutex, INFINITE, 0);
 }
 
-static inline void fa_wake_one(fa_condition *condition) {
-    WakeConditionVariable(condition);
-}
+static inline void fa_wake_one(fa_condition *condition) { WakeConditionVariable(condition); }
 
-static inline void fa_wake_all(fa_condition *condition) {
-    WakeAllConditionVariable(condition);
-}
+static inline void fa_wake_all(fa_condition *condition) { WakeAllConditionVariable(condition); }
 
 static inline int fa_thread_start(fa_thread *thread, fa_thread_main main) { /* 0 = started */
     *thread = (HANDLE)_beginthreadex(NULL, FA_STACK_SIZE, main, NULL,
@@ -152,25 +142,17 @@ typedef pthread_t fa_thread;
 #define FA_THREAD_MAIN void *
 typedef void *(*fa_thread_main)(void *);
 
-static inline void fa_lock(fa_mutex *mutex) {
-    pthread_mutex_lock(mutex);
-}
+static inline void fa_lock(fa_mutex *mutex) { pthread_mutex_lock(mutex); }
 
-static inline void fa_unlock(fa_mutex *mutex) {
-    pthread_mutex_unlock(mutex);
-}
+static inline void fa_unlock(fa_mutex *mutex) { pthread_mutex_unlock(mutex); }
 
 static inline void fa_wait(fa_condition *condition, fa_mutex *mutex) {
     pthread_cond_wait(condition, mutex);
 }
 
-static inline void fa_wake_one(fa_condition *condition) {
-    pthread_cond_signal(condition);
-}
+static inline void fa_wake_one(fa_condition *condition) { pthread_cond_signal(condition); }
 
-static inline void fa_wake_all(fa_condition *condition) {
-    pthread_cond_broadcast(condition);
-}
+static inline void fa_wake_all(fa_condition *condition) { pthread_cond_broadcast(condition); }
 
 /* Starts a thread that leaves every signal to the application's own threads, but for those that
  * its own instructions raise: blocked, they would end the process without a word. */
@@ -192,9 +174,7 @@ static inline int fa_thread_start(fa_thread *thread, fa_thread_main main) { /* 0
     return failed;
 }
 
-static inline void fa_thread_join(fa_thread thread) {
-    pthread_join(thread, NULL);
-}
+static inline void fa_thread_join(fa_thread thread) { pthread_join(thread, NULL); }
 
 #endif
 #endif /* FA_THREADS */

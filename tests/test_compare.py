@@ -45,6 +45,7 @@ FACTS = {
     "event": "facts",
     "cpu": "A processor",
     "logical_cpus": 2,
+    "load_average": 0.1,
     "system": "Linux x86_64",
     "version": "1.2.3",
     "isa": "avx2",
@@ -166,6 +167,12 @@ def test_table_fits_100_columns_and_is_plain_ascii(compare):
     assert done.code == 0
     assert done.out.isascii()
     assert max(map(len, done.out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("load", "is_noted"), [(0.5, False), (5.0, True), (None, False)])
+def test_busy_machine_is_noted(compare, load, is_noted):
+    done = compare([{**FACTS, "load_average": load}, result(), {"event": "done"}])
+    assert ("other processes disturb" in done.out) == is_noted
 
 
 def test_progress_when_piped_is_one_line_for_each_workload(compare):

@@ -37,6 +37,9 @@ RULES = {
     "shared bool mask": {"attn_mask": MASK[0, 0]},
     "key mask": {"attn_mask": MASK[:, :1, :1]},
     "float mask": {"attn_mask": np.where(MASK, 0.5, -np.inf).astype("f4")},
+    "float mask and sinks": {
+        "attn_mask": np.where(MASK, 0.5, -np.inf).astype("f4"), "sinks": [0.5, -np.inf, 9.0, -3.0],
+    },
     "bias": {"bias": np.where(MASK[0], 0.25, -np.inf).astype("f4")},
     "float16 bias": {"bias": np.where(MASK[0, :1], 0.25, -np.inf).astype("f2")},
     "causal": {"is_causal": True, "query_offset": 0},

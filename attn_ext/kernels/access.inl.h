@@ -10,6 +10,8 @@ typedef struct row_view {
     ptrdiff_t row, column; /* elements */
 } row_view;
 
+#define REAL_DTYPE (FA_REAL_BITS == 32 ? FA_FLOAT32 : FA_FLOAT64)
+
 FA_INLINE size_t dtype_size(fa_dtype dtype) {
     switch (dtype) {
     case FA_FLOAT64: return 8;
@@ -62,33 +64,40 @@ FA_INLINE real element(const char *row, fa_dtype dtype, ptrdiff_t i) {
     }
 }
 
-#define WIDEN_WITH(type, word) \
-    for (; i + VEC_LANES <= n; i += VEC_LANES) \
-        v_store(to + i, word((const type *)row + i))
+/* VEC_LANES neighbouring elements as reals. A bool becomes 0 or something else than 0. */
+FA_INLINE vec v_widen(const char *row, fa_dtype dtype) {
+    switch (dtype) {
+#if FA_REAL_BITS == 64
+    case FA_FLOAT64: return v_load((const double *)row);
+#else
+    case FA_FLOAT64: {
+        real lanes[VEC_LANES];
+        for (int i = 0; i < VEC_LANES; i++)
+            lanes[i] = narrow_saturating(((const double *)row)[i]);
+        return v_load(lanes);
+    }
+#endif
+    case FA_FLOAT32: return v_widen_f32((const float *)row);
+    case FA_FLOAT16: return v_widen_f16((const uint16_t *)row);
+    case FA_BFLOAT16: return v_widen_bf16((const uint16_t *)row);
+    default: return v_widen_i8((const int8_t *)row);
+    }
+}
 
 /* n elements of a row, `step` elements apart, as reals. */
 static void widen_row(real *FA_RESTRICT to, const char *row, fa_dtype dtype, ptrdiff_t n,
                       ptrdiff_t step) {
     ptrdiff_t i = 0;
-    if (step == 1) {
-        if (dtype == FA_FLOAT32)
-            WIDEN_WITH(float, v_widen_f32);
-        else if (dtype == FA_FLOAT16)
-            WIDEN_WITH(uint16_t, v_widen_f16);
-        else if (dtype == FA_BFLOAT16)
-            WIDEN_WITH(uint16_t, v_widen_bf16);
-        else if (dtype == FA_INT8)
-            WIDEN_WITH(int8_t, v_widen_i8);
-#if FA_REAL_BITS == 64
-        else if (dtype == FA_FLOAT64)
-            WIDEN_WITH(double, v_load);
-#endif
+    if (step == 1 && dtype == REAL_DTYPE) {
+        memcpy(to, row, (size_t)n * sizeof(real));
+        return;
     }
+    if (step == 1)
+        for (; i + VEC_LANES <= n; i += VEC_LANES)
+            v_store(to + i, v_widen(row + i * (ptrdiff_t)dtype_size(dtype), dtype));
     for (; i < n; i++)
         to[i] = element(row, dtype, i * step);
 }
-
-#define REAL_DTYPE (FA_REAL_BITS == 32 ? FA_FLOAT32 : FA_FLOAT64)
 
 /* Rows first .. first + n_row as a dense (n_row, n_column) block in `to`. */
 static void widen_rows(real *FA_RESTRICT to, const row_view *view, ptrdiff_t first, ptrdiff_t n_row,

@@ -18,10 +18,10 @@ static const real LOGARITHM[] = {0x1.715476p+1f, 0x1.ec73eap-1f, 0x1.2631bep-1f,
 #define EXP2_MIN (-1022.0)
 #define TANH_CLAMP 64.0
 #define ROUND_TO_INTEGER (0x1.8p52 + 1023.0)
-static const real POWER[] = {
-    0x1.62e42fefa39efp-1,  0x1.ebfbdff82c598p-3,  0x1.c6b08d704a0c2p-5,  0x1.3b2ab6fba1ddap-7,
-    0x1.5d87fe78a5276p-10, 0x1.430913096fd9fp-13, 0x1.ffcbfc670dcd4p-17, 0x1.62bfd47773353p-20,
-    0x1.b524fae627834p-24, 0x1.e6063f7217bc6p-28, 0x1.e9d3fe3952179p-32};
+static const real POWER[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c598p-3,  0x1.c6b08d704a0c2p-5,
+                             0x1.3b2ab6fba1ddap-7,  0x1.5d87fe78a5276p-10, 0x1.430913096fd9fp-13,
+                             0x1.ffcbfc670dcd4p-17, 0x1.62bfd47773353p-20, 0x1.b524fae627834p-24,
+                             0x1.e6063f7217bc6p-28, 0x1.e9d3fe3952179p-32};
 static const real LOGARITHM[] = {0x1.71547652b82fep+1, 0x1.ec709dc3a08f8p-1, 0x1.2776c50e48e57p-1,
                                  0x1.a61763d01bcb3p-2, 0x1.484a9be37fb46p-2, 0x1.0cb423dc3c4ffp-2,
                                  0x1.c0c841c78fc46p-3, 0x1.d931ff3f8daa7p-3};

@@ -2,23 +2,24 @@
  * the lanes for the output. The same chains in the same order as tile.inl.h, hence the same bits.
  *
  * A decode reads each key and value once, so memory is the limit: all scores of a segment come
- * before its values, rows are read whole and in order, PANEL keys at a time into a scratch that is
- * transposed from the cache, and two values go into each pass over the output row.
+ * before its values, the next keys and values are asked for in order while PANEL keys are turned in
+ * registers, and several values go into each pass over the output row.
  */
 #define FEW_ROWS 8
+#define VALUES_AT_ONCE 4
 #define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
 
 typedef struct few {
     const group *g;
     int n_row;
     int careful;
-    ptrdiff_t width;         /* d_value rounded up to whole vectors */
-    real *query;             /* (FEW_ROWS, d_head) */
-    real *scores;            /* (FEW_ROWS, SEGMENT_KEYS): t, then p, then w */
-    real *mask, *bias;       /* (FA_KEY_BLOCK,), of one row and block */
-    real *visible;           /* (FEW_ROWS, FA_KEY_BLOCK), careful only: 1 or 0 */
-    real *key, *key_lanes;   /* (PANEL, d_head), (d_head, PANEL) */
-    real *value;             /* (2, width) */
+    ptrdiff_t width;                           /* d_value rounded up to whole vectors */
+    real *query;                               /* (FEW_ROWS, d_head) */
+    real *scores;                              /* (FEW_ROWS, SEGMENT_KEYS): t, then p, then w */
+    real *mask, *bias;                         /* (FA_KEY_BLOCK,), of one row and block */
+    real *visible;                             /* (FEW_ROWS, FA_KEY_BLOCK), careful only: 1 or 0 */
+    real *key;                                 /* (PANEL, d_head) */
+    real *value;                               /* (VALUES_AT_ONCE, width) */
     real *block_out, *segment_out, *total_out; /* (FEW_ROWS, width) */
     real segment_max[FEW_ROWS], segment_sum[FEW_ROWS];
     real total_max[FEW_ROWS], total_sum[FEW_ROWS];
@@ -36,8 +37,8 @@ FA_INLINE ptrdiff_t whole_vectors(int64_t n) {
 
 static size_t few_reals(const fa_attention *call) {
     const size_t d = (size_t)call->d_head, width = (size_t)whole_vectors(call->d_value);
-    return FEW_ROWS * d + FEW_ROWS * SEGMENT_KEYS + (2 + FEW_ROWS) * FA_KEY_BLOCK + 2 * PANEL * d +
-           (2 + 3 * FEW_ROWS) * width;
+    return FEW_ROWS * d + FEW_ROWS * SEGMENT_KEYS + (2 + FEW_ROWS) * FA_KEY_BLOCK + PANEL * d +
+           (VALUES_AT_ONCE + 3 * FEW_ROWS) * width;
 }
 
 static void place_few(few *f, const group *g, real *scratch) {
@@ -50,8 +51,7 @@ static void place_few(few *f, const group *g, real *scratch) {
     f->bias = take(&scratch, FA_KEY_BLOCK);
     f->visible = take(&scratch, FEW_ROWS * FA_KEY_BLOCK);
     f->key = take(&scratch, PANEL * d);
-    f->key_lanes = take(&scratch, PANEL * d);
-    f->value = take(&scratch, 2 * (size_t)f->width);
+    f->value = take(&scratch, VALUES_AT_ONCE * (size_t)f->width);
     f->block_out = take(&scratch, FEW_ROWS * (size_t)f->width);
     f->segment_out = take(&scratch, FEW_ROWS * (size_t)f->width);
     f->total_out = take(&scratch, FEW_ROWS * (size_t)f->width);
@@ -69,34 +69,72 @@ static void load_few(few *f) {
     }
 }
 
+/* Ask for a row early: rows follow each other faster than the hardware looks ahead. */
+FA_INLINE void prefetch_row(const row_view *view, int64_t i, int64_t n_column) {
+    const char *row = row_at(view, (ptrdiff_t)i);
+    for (ptrdiff_t at = 0; at < n_column * (ptrdiff_t)dtype_size(view->dtype); at += 64)
+        FA_PREFETCH(row + at);
+}
+
 /* ---- scores ---- */
 
-/* Scores of PANEL keys for n_row rows from row r on: the microkernel with queries as the rows. */
-FA_INLINE void score_keys(int n_row, const few *f, int r, const vec key_scale[PANEL_VECS],
-                          real *scores) {
+/* Columns d .. d + VEC_LANES of a row of n, 0 past its end. */
+FA_INLINE vec load_columns(const real *row, ptrdiff_t d, ptrdiff_t n) {
+    return d + VEC_LANES <= n ? v_load(row + d) : v_load_part(row + d, (int)(n - d));
+}
+
+/* Columns k .. k + VEC_LANES of VEC_LANES keys, turned: t[i] is column k + i of all keys. */
+FA_INLINE void turn_keys(const real *key, ptrdiff_t key_row, ptrdiff_t k, ptrdiff_t d,
+                         vec t[VEC_LANES]) {
+    for (int i = 0; i < VEC_LANES; i++)
+        t[i] = load_columns(key + i * key_row, k, d);
+    v_transpose(t);
+}
+
+/* Scores of PANEL keys, key_row reals apart, for n_row rows from row r on. */
+FA_INLINE void score_keys(int n_row, const few *f, int r, const real *key, ptrdiff_t key_row,
+                          const vec key_scale[PANEL_VECS], real *scores) {
     const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
-    const row_sums dot = multiply_rows(n_row, f->query + r * d, d, 1, f->key_lanes, d);
+    const real *query = f->query + r * d;
+    vec dot[4][PANEL_VECS], t[VEC_LANES];
+    for (int m = 0; m < n_row; m++)
+        for (int v = 0; v < PANEL_VECS; v++)
+            dot[m][v] = v_set1(0);
+    ptrdiff_t k = 0;
+    for (; k + VEC_LANES <= d; k += VEC_LANES)
+        for (int v = 0; v < PANEL_VECS; v++) {
+            turn_keys(key + v * VEC_LANES * key_row, key_row, k, d, t);
+            for (int i = 0; i < VEC_LANES; i++)
+                for (int m = 0; m < n_row; m++)
+                    dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
+        }
+    for (int v = 0; v < PANEL_VECS && k < d; v++) {
+        turn_keys(key + v * VEC_LANES * key_row, key_row, k, d, t);
+        for (int i = 0; i < d - k; i++)
+            for (int m = 0; m < n_row; m++)
+                dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
+    }
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < PANEL_VECS; v++) {
-            vec x = dot.c[m][v];
-            if (f->g->key_scale.data)
-                x = v_mul(x, key_scale[v]);
+            const vec x = f->g->key_scale.data ? v_mul(dot[m][v], key_scale[v]) : dot[m][v];
             v_store(scores + (r + m) * SEGMENT_KEYS + v * VEC_LANES,
                     v_mul(x, v_set1(f->g->score_factor)));
         }
 }
 
-/* PANEL keys from `first` on, of which n exist, transposed into f->key_lanes. */
-static void load_keys(const few *f, int64_t first, int n) {
-    const fa_attention *call = f->g->call;
-    const char *rows[VEC_LANES];
-    widen_rows(f->key, &f->g->key, first, n, call->d_head);
-    for (int lane = 0; lane < PANEL; lane++) {
-        rows[lane % VEC_LANES] = lane < n ? (const char *)(f->key + lane * call->d_head) : NULL;
-        if (lane % VEC_LANES == VEC_LANES - 1)
-            transpose_rows(f->key_lanes + lane - (VEC_LANES - 1), rows, REAL_DTYPE, call->d_head,
-                           1);
+/* PANEL keys from j on as rows of reals, of which n exist: the caller's memory, or a copy. */
+FA_INLINE const real *panel_of_keys(const few *f, int64_t j, int n, ptrdiff_t *key_row) {
+    const row_view *keys = &f->g->key;
+    const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
+    if (keys->dtype == REAL_DTYPE && keys->column == 1 && n == PANEL) {
+        for (int i = 0; i < PANEL; i++)
+            prefetch_row(keys, j + PANEL + i, d);
+        *key_row = keys->row;
+        return (const real *)row_at(keys, j);
     }
+    widen_rows(f->key, keys, j, n, d);
+    *key_row = d;
+    return f->key;
 }
 
 /* A segment has a whole number of panels, so the last one may write past range.end, not past
@@ -109,7 +147,8 @@ FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_firs
         if (j + PANEL <= range.first)
             continue;
         const int n = (int)min_i64(PANEL, range.end - j);
-        load_keys(f, j, n);
+        ptrdiff_t key_row;
+        const real *key = panel_of_keys(f, j, n, &key_row);
         if (scale->data)
             widen_row(lanes, row_at(scale, 0) + j * scale->column * (ptrdiff_t)sizeof(real),
                       REAL_DTYPE, n, scale->column);
@@ -118,11 +157,11 @@ FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_firs
         real *scores = f->scores + (j - segment_first);
         int r = 0;
         for (; r + 4 <= f->n_row; r += 4)
-            score_keys(4, f, r, key_scale, scores);
+            score_keys(4, f, r, key, key_row, key_scale, scores);
         for (; r + 2 <= f->n_row; r += 2)
-            score_keys(2, f, r, key_scale, scores);
+            score_keys(2, f, r, key, key_row, key_scale, scores);
         if (r < f->n_row)
-            score_keys(1, f, r, key_scale, scores);
+            score_keys(1, f, r, key, key_row, key_scale, scores);
     }
 }
 
@@ -157,9 +196,8 @@ static void finish_row(const few *f, int r, int64_t first_key, int n, real *scor
         vec x = v_load(scores + j);
         if (g->has_long_form) {
             const vec bias = rule->bias ? v_load(f->bias + j) : v_set1(0);
-            const vec apart =
-                g->call->slopes.data ? key_distances(rule, first_key, j) : v_set1(0);
-            x = long_form(g, x, v_set1(rule->slope), apart, rule->bias != NULL, bias);
+            const vec apart = g->form.has_slopes ? key_distances(rule, first_key, j) : v_set1(0);
+            x = long_form(&g->form, x, v_set1(rule->slope), apart, bias);
         }
         if (rule->mask)
             x = v_select(v_eq(v_load(f->mask + j), v_set1(0)), hidden, x);
@@ -171,7 +209,8 @@ static void finish_row(const few *f, int r, int64_t first_key, int n, real *scor
 
 /* ---- softmax ---- */
 
-/* The largest of n scores, and whether any is visible; a NaN is visible and may not be the maximum. */
+/* The largest of n scores, and whether any is visible; a NaN is visible and may not be the maximum.
+ */
 static real largest_visible(const real *scores, int n, int *any) {
     const vec hidden = v_set1(-REAL_INFINITY);
     real lanes[VEC_LANES], max = -REAL_INFINITY;
@@ -190,11 +229,10 @@ static real largest_visible(const real *scores, int n, int *any) {
 
 /* Weights of values in int8 carry the scale of their key; a hidden key's scale does not exist. */
 static void scale_weights(const few *f, const real *scores, int64_t first_key, int n, real *p) {
-    const row_view *scale = &f->g->value_scale;
+    const real *scale = scale_of_key(&f->g->value_scale, first_key);
+    const ptrdiff_t step = f->g->value_scale.column;
     for (int i = 0; i < n; i++)
-        p[i] = scores[i] == -REAL_INFINITY
-                   ? 0
-                   : p[i] * ((const real *)scale->data)[(first_key + i) * scale->column];
+        p[i] = scores[i] == -REAL_INFINITY ? 0 : p[i] * scale[i * step];
 }
 
 /* Scores of one row and block to weights of the block in place; returns whether any is visible. */
@@ -234,19 +272,24 @@ FA_INLINE const real *value_row(const few *f, int64_t j, int slot) {
     return copy;
 }
 
-FA_INLINE vec load_columns(const real *row, ptrdiff_t d, ptrdiff_t n) {
-    return d + VEC_LANES <= n ? v_load(row + d) : v_load_part(row + d, (int)(n - d));
-}
-
-/* block_out += w v of two keys, the first one first. */
-FA_INLINE void add_two_values(const few *f, const real *first, const real *second, int j) {
-    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
+/* block_out += w v of VALUES_AT_ONCE keys from column j of the scores on, in order. */
+FA_INLINE void add_values_at_once(const few *f, const real *value[VALUES_AT_ONCE], int j) {
+    /* locals: a vector store may alias anything, so fields would be read again after each */
+    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value, width = f->width;
+    const int n_row = f->n_row;
+    const real *weights = f->scores + j;
+    real *block_out = f->block_out;
     for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
-        const vec a = load_columns(first, d, n), b = load_columns(second, d, n);
-        for (int r = 0; r < f->n_row; r++) {
-            const real *w = f->scores + r * SEGMENT_KEYS + j;
-            real *out = f->block_out + r * f->width + d;
-            v_store(out, v_fma(v_set1(w[1]), b, v_fma(v_set1(w[0]), a, v_load(out))));
+        vec v[VALUES_AT_ONCE];
+        for (int i = 0; i < VALUES_AT_ONCE; i++)
+            v[i] = load_columns(value[i], d, n);
+        for (int r = 0; r < n_row; r++) {
+            const real *w = weights + r * SEGMENT_KEYS;
+            real *out = block_out + r * width + d;
+            vec sum = v_load(out);
+            for (int i = 0; i < VALUES_AT_ONCE; i++)
+                sum = v_fma(v_set1(w[i]), v[i], sum);
+            v_store(out, sum);
         }
     }
 }
@@ -274,9 +317,15 @@ FA_NOINLINE void add_block(const few *f, int64_t first, int begin, int n, int at
         for (; j < n; j++)
             add_value(f, value_row(f, first + j, 0), at + j, f->visible + j);
     } else {
-        for (; j + 2 <= n; j += 2)
-            add_two_values(f, value_row(f, first + j, 0), value_row(f, first + j + 1, 1), at + j);
-        if (j < n)
+        const real *value[VALUES_AT_ONCE];
+        for (; j + VALUES_AT_ONCE <= n; j += VALUES_AT_ONCE) {
+            for (int i = 0; i < VALUES_AT_ONCE; i++) {
+                value[i] = value_row(f, first + j + i, i);
+                prefetch_row(&f->g->value, first + j + i + 2 * VALUES_AT_ONCE, f->g->call->d_value);
+            }
+            add_values_at_once(f, value, at + j);
+        }
+        for (; j < n; j++)
             add_value(f, value_row(f, first + j, 0), at + j, NULL);
     }
     for (int r = 0; r < f->n_row; r++)
@@ -341,9 +390,8 @@ static void merge_few(few *f) {
         f->total_sum[r] = r_fma(f->total_sum[r], alpha, scaled);
         f->total_max[r] = both;
         for (ptrdiff_t d = r * f->width; d < (r + 1) * f->width; d += VEC_LANES)
-            v_store(f->total_out + d,
-                    v_fma(v_load(f->total_out + d), v_set1(alpha),
-                          v_mul(v_load(f->segment_out + d), v_set1(beta))));
+            v_store(f->total_out + d, v_fma(v_load(f->total_out + d), v_set1(alpha),
+                                            v_mul(v_load(f->segment_out + d), v_set1(beta))));
     }
 }
 

@@ -5,6 +5,12 @@
  * tile stand at neighbouring positions, which keeps causal tiles narrow.
  */
 
+/* Which operations make a final score out of q . k: ARITHMETIC.md, step 2. */
+typedef struct score_form {
+    real softcap, softcap_inverse; /* 0: off */
+    int has_slopes, has_bias;
+} score_form;
+
 typedef struct group {
     const fa_attention *call;
     int64_t batch, first_head, n_heads, n_row;
@@ -12,9 +18,9 @@ typedef struct group {
     int64_t query_offset;
     row_view key, value;
     row_view key_scale, value_scale; /* one row; data NULL unless int8 */
-    int has_long_form;               /* softcap, ALiBi or bias: ARITHMETIC.md, step 2 */
-    real score_factor;               /* c2, or scale in the long form */
-    real softcap, softcap_inverse;   /* 0: off */
+    score_form form;
+    int has_long_form; /* any of softcap, ALiBi, bias */
+    real score_factor; /* c2, or scale in the long form */
 } group;
 
 /* What the options say about one row. */
@@ -25,6 +31,11 @@ typedef struct row_rule {
     real slope;
     const char *mask, *bias; /* rows of n_key elements, NULL if absent */
 } row_rule;
+
+/* The scale of int8 key j, `column` reals from that of the next, or NULL. */
+FA_INLINE const real *scale_of_key(const row_view *scale, int64_t j) {
+    return scale->data ? (const real *)scale->data + j * scale->column : NULL;
+}
 
 FA_INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 FA_INLINE int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -45,8 +56,10 @@ static group open_group(const fa_attention *call, int64_t index) {
     g.value_scale = plane(call, &call->value_scale, g.batch, kv_head);
     g.has_long_form = call->softcap != 0 || call->slopes.data || call->bias.data;
     g.score_factor = (real)(g.has_long_form ? call->scale : call->scale * 0x1.71547652b82fep+0);
-    g.softcap = (real)call->softcap;
-    g.softcap_inverse = call->softcap != 0 ? 1 / g.softcap : 0;
+    g.form.softcap = (real)call->softcap;
+    g.form.softcap_inverse = call->softcap != 0 ? 1 / g.form.softcap : 0;
+    g.form.has_slopes = call->slopes.data != NULL;
+    g.form.has_bias = call->bias.data != NULL;
     return g;
 }
 
@@ -54,8 +67,8 @@ static group open_group(const fa_attention *call, int64_t index) {
 static char *group_row(const group *g, const fa_array *array, int64_t query, int64_t head) {
     if (!array->data)
         return NULL;
-    const ptrdiff_t offset = lead_offset(g->call, array, g->batch) +
-                             (ptrdiff_t)head * array->head + (ptrdiff_t)query * array->row;
+    const ptrdiff_t offset = lead_offset(g->call, array, g->batch) + (ptrdiff_t)head * array->head +
+                             (ptrdiff_t)query * array->row;
     return (char *)array->data + offset * (ptrdiff_t)dtype_size(array->dtype);
 }
 
@@ -115,10 +128,13 @@ static void write_row(const group *g, const row_rule *rule, const real *total, p
     char *out = group_row(g, &call->output, rule->query, rule->head);
     const int is_nan = sum != sum;
     for (int64_t d = 0; d < call->d_value; d++) {
-        /* the merge with a sink: fma(O, alpha, 0 * beta), where only the sign of a zero may differ */
+        /* the merge with a sink: fma(O, alpha, 0 * beta), where only the sign of a zero may differ
+         */
         const real o = total[d * step] * factor;
         put(out, call->output.dtype, (ptrdiff_t)d * call->output.column,
-            is_nan ? quiet_nan() : sum == 0 ? 0 : o / sum);
+            is_nan     ? quiet_nan()
+            : sum == 0 ? 0
+                       : o / sum);
     }
     char *lse = group_row(g, &call->lse, rule->query, rule->head);
     if (lse)

@@ -12,21 +12,21 @@ FA_INLINE real distance(int64_t position, int64_t key) {
     return (real)(position > key ? position - key : key - position);
 }
 
-/* `bias` counts only if has_bias. */
-FA_INLINE vec long_form(const group *g, vec s, vec slope, vec apart, int has_bias, vec bias) {
-    if (g->softcap != 0)
-        s = v_mul(v_set1(g->softcap), v_tanh(v_mul(s, v_set1(g->softcap_inverse))));
+/* `apart` and `bias` count only where the form has slopes and a bias. */
+FA_INLINE vec long_form(const score_form *form, vec s, vec slope, vec apart, vec bias) {
+    if (form->softcap != 0)
+        s = v_mul(v_set1(form->softcap), v_tanh(v_mul(s, v_set1(form->softcap_inverse))));
     vmask finite = v_le(v_abs(s), v_set1(REAL_HUGE));
-    if (g->call->slopes.data)
+    if (form->has_slopes)
         s = v_sub(s, v_mul(slope, apart));
-    if (has_bias) {
+    if (form->has_bias) {
         finite = m_and(finite, v_le(v_abs(bias), v_set1(REAL_HUGE)));
         s = v_add(s, bias);
     }
     const vec t = v_mul(s, v_set1(LOG2E));
     const vec clamped = v_min(v_max(t, v_set1(-REAL_HUGE)), v_set1(REAL_HUGE));
     const vec final = v_select(finite, clamped, t);
-    if (!has_bias)
+    if (!form->has_bias)
         return final;
     return v_select(v_eq(bias, v_set1(-REAL_INFINITY)), v_set1(-REAL_INFINITY), final);
 }

@@ -33,9 +33,10 @@ typedef struct tile {
 /* The keys of one block as one panel sees them; indices count from the block's first key. */
 typedef struct block {
     int64_t first_key;
-    int first, end;           /* keys to compute: some row of the panel may see them */
-    int needs_range;          /* some row does not see all of them */
-    const real *key, *value;  /* element (first_key, 0) */
+    int first, end;  /* keys to compute: some row of the panel may see them */
+    int needs_range; /* some row does not see all of them */
+    int needs_mask;
+    const real *key, *value; /* element (first_key, 0) */
     ptrdiff_t key_row, key_step, value_row, value_step;
 } block;
 
@@ -81,9 +82,8 @@ static void transpose_rows(real *FA_RESTRICT to, const char *const rows[VEC_LANE
         for (int i = 0; i < VEC_LANES; i++) {
             if (!rows[i]) {
                 r[i] = v_set1(0);
-            } else if (dtype == REAL_DTYPE && step == 1) {
-                const real *row = (const real *)(rows[i] + skip);
-                r[i] = width == VEC_LANES ? v_load(row) : v_load_part(row, width);
+            } else if (step == 1 && width == VEC_LANES) {
+                r[i] = v_widen(rows[i] + skip, dtype);
             } else {
                 widen_row(lanes[i], rows[i] + skip, dtype, width, step);
                 r[i] = v_load_part(lanes[i], width);
@@ -129,17 +129,19 @@ static void clear_state(softmax_state *s, int n_panel, int64_t d_value) {
 
 FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const real *query, int j,
                           vec max[PANEL_VECS]) {
-    const group *g = t->g;
+    const vec factor = v_set1(t->g->score_factor);
+    const real *key_scale = scale_of_key(&t->g->key_scale, b->first_key + j);
+    const ptrdiff_t scale_step = t->g->key_scale.column;
+    real *scores = t->scores + j * PANEL;
     const row_sums dot = multiply_rows(n_row, b->key + j * b->key_row, b->key_row, b->key_step,
-                                       query, g->call->d_head);
+                                       query, t->g->call->d_head);
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < PANEL_VECS; v++) {
             vec x = dot.c[m][v];
-            if (g->key_scale.data)
-                x = v_mul(x, v_set1(((const real *)g->key_scale.data)[(b->first_key + j + m) *
-                                                                      g->key_scale.column]));
-            x = v_mul(x, v_set1(g->score_factor));
-            v_store(t->scores + (j + m) * PANEL + v * VEC_LANES, x);
+            if (key_scale)
+                x = v_mul(x, v_set1(key_scale[m * scale_step]));
+            x = v_mul(x, factor);
+            v_store(scores + m * PANEL + v * VEC_LANES, x);
             max[v] = v_max(x, max[v]);
         }
 }
@@ -159,20 +161,41 @@ FA_NOINLINE void score_panel(const tile *t, const block *b, const real *query) {
         v_store(t->block_max + v * VEC_LANES, max[v]);
 }
 
-/* Mask or bias of one panel and block, transposed: (FA_KEY_BLOCK, PANEL). */
+/* Mask or bias of one panel and block, transposed: (FA_KEY_BLOCK, PANEL). One row that all
+ * queries share (a padding mask) is spread instead. */
 static void load_panel_plane(const tile *t, const block *b, int panel, const fa_array *array,
                              size_t row_member, real *to) {
-    const char *rows[VEC_LANES];
+    const char *rows[PANEL];
+    const int n = b->end - b->first;
     const ptrdiff_t skip =
         (ptrdiff_t)(b->first_key + b->first) * array->column * (ptrdiff_t)dtype_size(array->dtype);
+    int is_shared = 1;
     for (int lane = 0; lane < PANEL; lane++) {
         const row_rule *rule = &t->rule[panel * PANEL + lane];
         const char *row = *(const char *const *)((const char *)rule + row_member);
-        rows[lane % VEC_LANES] = row ? row + skip : NULL;
-        if (lane % VEC_LANES == VEC_LANES - 1)
-            transpose_rows(to + b->first * PANEL + lane - (VEC_LANES - 1), rows, array->dtype,
-                           b->end - b->first, array->column);
+        rows[lane] = row ? row + skip : NULL;
+        is_shared &= rows[lane] == rows[0] || !row;
     }
+    to += b->first * PANEL;
+    if (is_shared) {
+        real shared[FA_KEY_BLOCK];
+        widen_row(shared, rows[0], array->dtype, n, array->column);
+        for (int j = 0; j < n; j++)
+            for (int v = 0; v < PANEL_VECS; v++)
+                v_store(to + j * PANEL + v * VEC_LANES, v_set1(shared[j]));
+    } else {
+        for (int lane = 0; lane < PANEL; lane += VEC_LANES)
+            transpose_rows(to + lane, rows + lane, array->dtype, n, array->column);
+    }
+}
+
+/* Whether the mask hides no key of the block from any lane. */
+static int mask_is_full(const tile *t, const block *b) {
+    const vec zero = v_set1(0);
+    int any_hidden = 0;
+    for (int i = b->first * PANEL; i < b->end * PANEL; i += VEC_LANES)
+        any_hidden |= m_any(v_eq(v_load(t->mask + i), zero));
+    return !any_hidden;
 }
 
 /* Take keys off both ends of the block that the mask hides from the whole panel. */
@@ -231,27 +254,33 @@ FA_INLINE vec distances(const lane_rules *lanes, const row_rule *rule, int64_t f
 FA_NOINLINE void finish_scores(const tile *t, const block *b, int panel) {
     const group *g = t->g;
     const vec hidden = v_set1(-REAL_INFINITY);
-    const int has_bias = g->call->bias.data != NULL, has_mask = g->call->mask.data != NULL;
+    /* locals, as in softmax_panel */
+    const score_form form = g->form;
+    const int has_long_form = g->has_long_form, has_bias = form.has_bias;
+    const int has_slopes = form.has_slopes;
+    const int needs_mask = b->needs_mask, needs_range = b->needs_range, end = b->end;
+    const int64_t first_key = b->first_key;
+    const real *mask = t->mask, *biases = t->bias;
+    real *scores = t->scores;
     for (int v = 0; v < PANEL_VECS; v++) {
         const row_rule *rule = &t->rule[panel * PANEL + v * VEC_LANES];
-        const lane_rules lanes = rules_of_lanes(rule, b->first_key);
+        const lane_rules lanes = rules_of_lanes(rule, first_key);
         vec max = hidden;
-        for (int j = b->first; j < b->end; j++) {
+        for (int j = b->first; j < end; j++) {
             const int at = j * PANEL + v * VEC_LANES;
-            vec x = v_load(t->scores + at);
-            if (g->has_long_form) {
-                const vec bias = has_bias ? v_load(t->bias + at) : v_set1(0);
-                const vec apart =
-                    g->call->slopes.data ? distances(&lanes, rule, b->first_key, j) : v_set1(0);
-                x = long_form(g, x, lanes.slope, apart, has_bias, bias);
+            vec x = v_load(scores + at);
+            if (has_long_form) {
+                const vec bias = has_bias ? v_load(biases + at) : v_set1(0);
+                const vec apart = has_slopes ? distances(&lanes, rule, first_key, j) : v_set1(0);
+                x = long_form(&form, x, lanes.slope, apart, bias);
             }
-            if (has_mask)
-                x = v_select(v_eq(v_load(t->mask + at), v_set1(0)), hidden, x);
-            if (b->needs_range) {
+            if (needs_mask)
+                x = v_select(v_eq(v_load(mask + at), v_set1(0)), hidden, x);
+            if (needs_range) {
                 const vec key = v_set1((real)j);
                 x = v_select(m_and(v_le(lanes.first, key), v_lt(key, lanes.end)), x, hidden);
             }
-            v_store(t->scores + at, x);
+            v_store(scores + at, x);
             max = v_max(x, max);
         }
         v_store(t->block_max + v * VEC_LANES, max);
@@ -276,17 +305,20 @@ FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
     if (t->careful)
         for (int i = b->first * PANEL; i < b->end * PANEL; i++)
             t->visible[i] = t->scores[i] != -REAL_INFINITY;
-    for (int j = b->first; j < b->end; j++)
+    /* locals: a vector store may alias anything, so fields would be read again after each */
+    const int end = b->end;
+    const real *value_scale = scale_of_key(&g->value_scale, b->first_key);
+    const ptrdiff_t scale_step = g->value_scale.column;
+    real *scores = t->scores;
+    for (int j = b->first; j < end; j++)
         for (int v = 0; v < PANEL_VECS; v++) {
-            real *score = t->scores + j * PANEL + v * VEC_LANES;
+            real *score = scores + j * PANEL + v * VEC_LANES;
             const vec x = v_load(score);
             vec p = v_exp2(v_sub(x, base[v]));
             sum[v] = v_add(sum[v], p);
-            if (g->value_scale.data) {
-                const real scale = ((const real *)g->value_scale.data)[(b->first_key + j) *
-                                                                       g->value_scale.column];
-                p = v_drop(v_eq(x, v_set1(-REAL_INFINITY)), v_mul(p, v_set1(scale)));
-            }
+            if (value_scale)
+                p = v_drop(v_eq(x, v_set1(-REAL_INFINITY)),
+                           v_mul(p, v_set1(value_scale[j * scale_step])));
             v_store(score, p);
         }
     for (int v = 0; v < PANEL_VECS; v++) {
@@ -368,13 +400,14 @@ static void attend_panel(const tile *t, block b, int panel) {
     if (call->mask.data && b.first < b.end) {
         load_panel_plane(t, &b, panel, &call->mask, offsetof(row_rule, mask), t->mask);
         trim_to_mask(t, &b);
+        b.needs_mask = !mask_is_full(t, &b);
     }
     if (b.first == b.end)
         return;
     score_panel(t, &b, t->query + (size_t)panel * PANEL * call->d_head);
     if (call->bias.data)
         load_panel_plane(t, &b, panel, &call->bias, offsetof(row_rule, bias), t->bias);
-    if (t->g->has_long_form || call->mask.data || b.needs_range)
+    if (t->g->has_long_form || b.needs_mask || b.needs_range)
         finish_scores(t, &b, panel);
     softmax_panel(t, &b, panel);
     if (t->careful)
@@ -383,7 +416,8 @@ static void attend_panel(const tile *t, block b, int panel) {
         add_values(t, &b, out);
 }
 
-/* Rows of K or V as reals: the caller's memory where that is fast, else a dense copy of the block. */
+/* Rows of K or V as reals: the caller's memory where that is fast, else a dense copy of the block.
+ */
 static const real *block_rows(const row_view *view, int64_t first, int64_t n, int64_t n_column,
                               int n_panel, real *copy, ptrdiff_t *row, ptrdiff_t *step) {
     const int dense = view->column == 1 && view->row == n_column;
@@ -423,7 +457,8 @@ static void merge_segment(const tile *t) {
         const size_t at = (size_t)(i / PANEL * PANEL) * d_value + i % PANEL;
         for (int64_t d = 0; d < d_value; d++) {
             real *o = t->total.out + at + d * PANEL;
-            v_store(o, v_fma(v_load(o), alpha, v_mul(v_load(t->segment.out + at + d * PANEL), beta)));
+            v_store(o,
+                    v_fma(v_load(o), alpha, v_mul(v_load(t->segment.out + at + d * PANEL), beta)));
         }
     }
 }
@@ -494,6 +529,7 @@ static void write_weights(const tile *t) {
         block whole = open_block(t, first, end);
         for (int panel = 0; panel < t->n_panel; panel++) {
             block b = whole;
+            b.needs_mask = call->mask.data != NULL;
             panel_range(t, panel, end, &b);
             if (b.first == b.end)
                 continue;

@@ -38,7 +38,6 @@ FA_INLINE vec v_copysign(vec size, vec sign) {
 FA_INLINE vmask v_lt(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 FA_INLINE vmask v_le(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
-FA_INLINE vmask v_is_nan(vec a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return _mm256_and_ps(a, b); }
 FA_INLINE int m_any(vmask m) { return _mm256_movemask_ps(m) != 0; }
 FA_INLINE int m_all(vmask m) { return _mm256_movemask_ps(m) == 0xff; }
@@ -119,7 +118,6 @@ FA_INLINE vec v_copysign(vec size, vec sign) {
 FA_INLINE vmask v_lt(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
 FA_INLINE vmask v_le(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
-FA_INLINE vmask v_is_nan(vec a) { return _mm256_cmp_pd(a, a, _CMP_UNORD_Q); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return _mm256_and_pd(a, b); }
 FA_INLINE int m_any(vmask m) { return _mm256_movemask_pd(m) != 0; }
 FA_INLINE int m_all(vmask m) { return _mm256_movemask_pd(m) == 0xf; }
@@ -138,9 +136,7 @@ FA_INLINE vec v_widen_bf16(const uint16_t *p) {
     const __m128i x = _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p));
     return _mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(x, 16)));
 }
-FA_INLINE vec v_widen_i8(const int8_t *p) {
-    return _mm256_setr_pd(p[0], p[1], p[2], p[3]);
-}
+FA_INLINE vec v_widen_i8(const int8_t *p) { return _mm256_setr_pd(p[0], p[1], p[2], p[3]); }
 FA_INLINE vec v_widen_f32(const float *p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 
 FA_INLINE void v_transpose(vec r[VEC_LANES]) {

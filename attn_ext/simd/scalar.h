@@ -44,7 +44,6 @@ FA_WORD2(v_min, vec, a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i])
 FA_WORD2(v_lt, vmask, a.lane[i] < b.lane[i])
 FA_WORD2(v_le, vmask, a.lane[i] <= b.lane[i])
 FA_WORD2(v_eq, vmask, a.lane[i] == b.lane[i])
-FA_WORD1(v_is_nan, vmask, a.lane[i] != a.lane[i])
 
 FA_INLINE real r_fma(real a, real b, real c) {
     const real product = a * b; /* rounded: contraction is off for the whole build */

@@ -5,8 +5,8 @@
         |-- plain call, native in use: straight into C, which declines what is not plain
         |
         v
-    describe_attention(...)  every check, every broadcast by stride 0,         _descriptor.py
-        |                    the results allocated                             _dtypes.py, _output.py
+    describe_attention(...)  every check, every broadcast by stride 0,       _descriptor.py
+        |                    the results allocated                           _dtypes.py, _output.py
         v
     AttentionDescriptor      one object that says all there is to say about the call
         |
@@ -15,7 +15,7 @@
         |          |         there and from the environment, or by using(...)
         v          v
     _native      _numpy/     compiled kernels, and the same functions in NumPy:
-                             the readable specification, and the fallback where nothing is compiled
+                             the readable specification, and what runs where nothing is compiled
 
     threads(n), set_num_threads(n)   how many threads, and where the number came from   _threads.py
     show_config()                    what was chosen, and why                           _config.py

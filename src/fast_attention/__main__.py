@@ -51,15 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments` (default: ``sys.argv``) and return the exit code."""
     options = build_parser().parse_args(arguments)
     try:
-        if options.command == "compare":
-            return _compare.run(options)
-        print(fast_attention.show_config())
+        code = _compare.run(options) if options.command == "compare" else info()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has enough, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _compare.FAILURE
     except KeyboardInterrupt:
         return _compare.INTERRUPTED
+    return code
+
+
+def info() -> int:
+    """Print the configuration and return the exit code."""
+    print(fast_attention.show_config())
     return _compare.SUCCESS
 
 

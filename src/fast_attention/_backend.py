@@ -39,6 +39,7 @@ class Native(NamedTuple):
     module: ModuleType | None
     reason: str
     table: tuple[tuple[str, bool, str], ...] = ()
+    is_broken: bool = False  # it is there, and does not load
 
     @property
     def isas(self) -> tuple[str, ...]:
@@ -84,8 +85,7 @@ def load_native(name: str) -> Native:
         reason = f"{type(error).__name__}: {error}"
     where = ", ".join(files) or name
     reason = f"the compiled module is present ({where}) but does not load: {reason}"
-    warnings.warn(f"{_PACKAGE} falls back to NumPy: {reason}", RuntimeWarning, stacklevel=2)
-    return Native(None, reason)
+    return Native(None, reason, is_broken=True)
 
 
 def _extension_files(name: str) -> list[str]:
@@ -118,6 +118,9 @@ def choose(environment: Mapping[str, str]) -> Default:
             "FAST_ATTENTION_BACKEND=native" if wanted == "native" else f"FAST_ATTENTION_ISA={isa}"
         )
         return Default(check_choice("native", isa, asked), asked, isa)
+    if native().is_broken:
+        message = f"{_PACKAGE} falls back to NumPy: {native().reason}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
     if native().module is None:
         return Default(("numpy", None), native().reason, None)
     return Default(check_choice("native", None, "auto"), native().reason, None)
@@ -157,6 +160,8 @@ class using:  # noqa: N801  (reads as a statement: with using("numpy"))
     """Compute with this backend and instruction set inside the block, in this thread or task."""
 
     def __init__(self, backend: str, isa: str | None = None) -> None:
+        if backend == "native" and isa is None:
+            isa = DEFAULT.forced_isa
         self._choice = check_choice(backend, isa, f"using({backend!r})")
 
     def __enter__(self) -> using:

@@ -137,11 +137,22 @@ def _ask(library: ctypes.CDLL, what: str, returns: Any) -> Any:
     return None
 
 
+def load_average() -> float | None:
+    """Return how many processes wanted to run over the last minute, where the system tells."""
+    if sys.platform == "win32":
+        return None
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
 def machine_facts() -> dict[str, Any]:
     """Return processor, system and versions as a dictionary that JSON can hold."""
     return {
         "cpu": cpu_model(),
         "logical_cpus": os.cpu_count(),
+        "load_average": load_average(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -17,6 +17,8 @@ Result = dict[str, Any]
 
 MARKERS = ("<!-- compare:begin -->", "<!-- compare:end -->")
 
+BUSY = 0.75  # load average per CPU from which on a result is not to be trusted
+
 NARROW = 90  # columns; a terminal with fewer is not shown the shapes
 
 
@@ -64,12 +66,15 @@ def facts_text(facts: Facts) -> str:
     blas = facts["blas"]
     name = blas["name"] + (f" {blas['version']}" if blas["version"] != "unknown" else "")
     threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
-    rows = (
+    rows = [
         ("CPU", f"{facts['cpu']}, {facts['logical_cpus']} logical CPUs; {threads} on each side"),
         ("native", f"fast_attention {facts['version']}, instruction set {facts['isa']}"),
         ("NumPy", f"{facts['numpy']} with {name}, running its kernel {blas['kernel']}"),
         ("system", f"{facts['system']}, Python {facts['python']}; {facts['dtype']} arrays"),
-    )
+    ]
+    load, cpus = facts["load_average"], facts["logical_cpus"]
+    if load is not None and cpus is not None and load > BUSY * cpus:
+        rows.append(("note", f"load average {load:.1f}: other processes disturb this measurement"))
     return "\n".join(f"{label:<7} {text}" for label, text in rows)
 
 

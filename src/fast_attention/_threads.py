@@ -159,7 +159,7 @@ def default_count(environment: Mapping[str, str], root: Path | str = "/") -> Thr
 
 
 def _positive(text: str) -> int | None:
-    number = int(text) if text.isascii() and text.isdigit() else 0
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
     return number if 1 <= number <= _MOST else None
 
 

@@ -1,7 +1,7 @@
-"""Calls that reach every step of the arithmetic, by name: shapes, types, options, hard values, length.
+"""Calls that reach every step of the arithmetic, by name: shapes, types, options, long rows.
 
-A call holds arguments of ``scaled_dot_product_attention``.  The tables map names to functions without
-arguments, so that nothing is drawn before it is needed; every call has its own seed.
+A call holds arguments of ``scaled_dot_product_attention``.  The tables map names to functions
+without arguments, so that nothing is drawn before it is needed; every call has its own seed.
 """
 
 import zlib
@@ -29,10 +29,9 @@ class Call:
     options: dict = field(default_factory=dict)
     key_start: int = 0
 
-    def describe(self, *, lse=True, weights=True):
-        d = describe_attention(
-            *self.arrays, **self.options, return_lse=lse, return_weights=weights, num_threads=1
-        )
+    def describe(self, *, num_threads=1, lse=True, weights=True):
+        results = {"return_lse": lse, "return_weights": weights}
+        d = describe_attention(*self.arrays, **self.options, **results, num_threads=num_threads)
         d.key_start = self.key_start
         return d
 
@@ -76,11 +75,10 @@ def _shapes():
     """Every number of rows with every number of keys, while the widths go round."""
     cases = [(rows, keys) for rows in ROWS for keys in KEYS]
     for i, (n_query, n_key) in enumerate(cases):
-        d, dv = WIDTHS[i % 6], WIDTHS[(i // 6 + i) % 6]
-        kind = "f4" if i % 3 else "f8"
-        name = f"{kind} {n_query}x{n_key} {d}:{dv}"
-        sizes = {"n_query": n_query, "n_key": n_key, "d": d, "dv": dv}
-        yield name, call, (f"{kind} {kind} {kind}",), sizes
+        for k, kind in enumerate(("f4", "f8")):
+            d, dv = WIDTHS[(i + k) % 6], WIDTHS[(i // 6 + i) % 6]
+            sizes = {"n_query": n_query, "n_key": n_key, "d": d, "dv": dv}
+            yield f"{kind} {n_query}x{n_key} {d}:{dv}", call, (f"{kind} {kind} {kind}",), sizes
     for d, dv in [(0, 8), (8, 0), (1, 33), (64, 64), (40, 100)]:
         for kind in ("f4", "f8"):
             sizes = {"n_query": 7, "n_key": 98, "d": d, "dv": dv}
@@ -149,6 +147,9 @@ def _options():
         "lengths": {"kv_lengths": 97},
         "no key": {"kv_lengths": 0},
         "no key, sink": {"kv_lengths": 0, "sinks": 0.7},
+        "S = 0": {"n_key": 0},
+        "S = 0, sinks": {"n_key": 0, "heads": (4, 4), "sinks": [0.7, -3.3, -np.inf, 1e-3]},
+        "L = 0": {"n_query": 0},
         "mask": {"attn_mask": mask},
         "mask of columns": {"attn_mask": mask[:1]},
         "mask of rows": {"attn_mask": mask[:, :1]},

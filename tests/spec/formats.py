@@ -44,7 +44,7 @@ def result(x, dtype):
 
 
 def _rounded(x, precision, least_exponent):
-    """float64 numbers with the digits of a narrower format, by rounding multiples of its last digit."""
+    """Give float64 numbers the digits of a narrower format: round to multiples of its last."""
     if precision == 53:
         return x
     exponent = np.maximum(np.frexp(x)[1] - 1, least_exponent)  # x = 1.f * 2**exponent

@@ -1,4 +1,4 @@
-"""Words, Constants and Functions.  Each function works on arrays of T and takes the fma of its class."""
+"""Words, Constants, Functions: each works on arrays of T, and takes the fma of its class."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ SEGMENT = 16  # blocks
 
 
 def maximum(a, b):
-    """``a > b ? a : b``: with a NaN, the second."""
+    """Return ``a > b ? a : b``: with a NaN, the second."""
     return np.where(a > b, a, b)
 
 
 def minimum(a, b):
-    """``a < b ? a : b``: with a NaN, the second."""
+    """Return ``a < b ? a : b``: with a NaN, the second."""
     return np.where(a < b, a, b)
 
 

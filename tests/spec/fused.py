@@ -3,8 +3,8 @@
 No instruction of the machine is relied on but additions and products that round to nearest even.
 float32 goes through float64, where the product is exact, the sum is rounded to odd, and the last
 rounding to float32 is then direct.  float64 uses the same idea on unevaluated sums of two numbers
-(Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
-to odd", 2008, figure 5) and Python's integers where an intermediate could overflow or underflow.
+(Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using
+rounding to odd", 2008), and Python's integers where an intermediate could overflow or underflow.
 """
 
 import numpy as np

@@ -1,13 +1,14 @@
-"""Calls with NaN, infinities, huge and tiny numbers and negative zeros, where each step has to cope."""
+"""Calls with NaN, infinities, huge, tiny and negative zero, and with ties, by name."""
 
 import numpy as np
 
-from .calls import TYPES, table, call
-from .functions import KEY_BLOCK
+from .attention import LOG2E_64
+from .calls import TYPES, call, table
+from .functions import KEY_BLOCK, constants
 
 LARGEST = {"f4": float(np.finfo(np.float32).max), "f8": float(np.finfo(np.float64).max)}
 SMALLEST = {"f4": 2.0**-149, "f8": 5e-324}
-SPECIAL = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "huge": "huge", "tiny": "tiny", "-0": -0.0}
+WORDS = ("nan", "inf", "-inf", "-0")  # as float() reads them
 
 
 def with_values(seed, types, changes, **options):
@@ -21,9 +22,10 @@ def with_values(seed, types, changes, **options):
 def _operands():
     """One special number in query, key or value; whether seen by all rows, some or none."""
     for kind in ("f4", "f8"):
-        for word, number in SPECIAL.items():
-            value = {"huge": LARGEST[kind], "tiny": SMALLEST[kind]}.get(word, number)
-            yield from _in_operands(kind, word, value)
+        numbers = {word: float(word) for word in WORDS}
+        numbers |= {"huge": LARGEST[kind], "tiny": SMALLEST[kind]}
+        for word, number in numbers.items():
+            yield from _in_operands(kind, word, number)
         yield f"all -0 {kind}", with_values, (_all(kind), [(0, (), -0.0), (2, (), -0.0)]), {}
         changes = [(0, (), -LARGEST[kind]), (1, (slice(None, None, 2), slice(None)), 4.0)]
         yield f"scores -inf and more {kind}", with_values, (_all(kind), changes), {}
@@ -33,7 +35,8 @@ def _operands():
         yield f"sums are subnormal {kind}", with_values, (_all(kind), changes), {}
         changes = [(2, (40, 1), np.inf), (2, (41, 1), -np.inf), (2, (42, 2), -np.inf)]
         yield f"values of both infinities {kind}", with_values, (_all(kind), changes), {}
-        changes = [(0, (), 10.0), (1, (50, slice(None)), 20.0), (2, (3, 1), np.inf), (2, (99, 2), np.nan)]
+        changes = [(0, (), 10.0), (1, (50, slice(None)), 20.0)]
+        changes += [(2, (3, 1), np.inf), (2, (99, 2), np.nan)]
         yield f"weights of 0 on inf and nan {kind}", with_values, (_all(kind), changes), {}
 
 
@@ -92,7 +95,8 @@ def _score_options():
         }
         for name, o in options.items():
             yield f"{name} {kind}", call, (_all(kind),), o
-        changes = [(0, (1, 0), np.inf), (0, (2, 0), np.nan), (1, (5, 0), np.inf), (1, (9, 0), -np.inf)]
+        changes = [(0, (1, 0), np.inf), (0, (2, 0), np.nan)]
+        changes += [(1, (5, 0), np.inf), (1, (9, 0), -np.inf)]
         o = {"softcap": 2.0}
         yield f"softcap of infinities {kind}", with_values, (_all(kind), changes), o
         changes = [(0, (), -top), (1, (slice(None, None, 2), slice(None)), 4.0)]
@@ -130,4 +134,32 @@ def _outputs():
         yield f"{query} f8 f8 above ties", with_values, (f"{query} f8 f8", above), {"n_key": 1}
 
 
-HARD = table(*_operands(), *_score_options(), *_scales(), *_outputs())
+def _integer_steps(kind):
+    """Numbers x_i whose product with a constant of the kernels is i + 1/2, or as near as can be."""
+    steps, log2e = np.arange(100) / 2 + 0.5, float(constants(kind).log2e)
+    return {"half": steps, "log2e": steps / log2e, "2 log2e": steps / (2 * log2e)}
+
+
+def _ties():
+    """Scores in the middle between two integers, where rint has to go to the even one."""
+    for kind in ("f4", "f8"):
+        numbers = _integer_steps(kind)
+        sizes = {"n_query": 3, "d": 1}
+        for sign in (1, -1):
+            one = (0, (), sign)
+            changes = [one, (1, (slice(None), 0), numbers["half"])]
+            o = {"scale": 1 / LOG2E_64, **sizes}
+            yield f"ties, short form {sign} {kind}", with_values, (_all(kind), changes), o
+            changes = [one, (1, (slice(None), 0), numbers["log2e"])]
+            o = {"scale": 1.0, "bias": np.zeros(1), **sizes}
+            yield f"ties, long form {sign} {kind}", with_values, (_all(kind), changes), o
+            changes = [one, (1, (slice(None), 0), numbers["2 log2e"])]
+            o = {"scale": 1.0, "softcap": 1.0, **sizes}
+            yield f"ties, softcap {sign} {kind}", with_values, (_all(kind), changes), o
+        changes = [(0, (), 0.0)]
+        for sink in (2.5, -2.5):
+            o = {"sinks": sink / float(constants(kind).log2e), **sizes}
+            yield f"ties, sink {sink} {kind}", with_values, (_all(kind), changes), o
+
+
+HARD = table(*_operands(), *_score_options(), *_scales(), *_outputs(), *_ties())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,14 @@ class TileScores:
         return wide
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of keys that together hold every key in range."""
-        size = self.tile.chunk
-        for first in range(self.keys.first, self.keys.last, size):
-            yield first, min(first + size, self.keys.last)
+        """Cut the keys in range into chunks, and apart from those that some rows do not see."""
+        keys, size = self.keys, self.tile.chunk
+        edges = [keys.first, keys.last]
+        if keys.full_to - keys.full_from >= _WORTH_AN_EDGE:
+            edges = [keys.first, keys.full_from, keys.full_to, keys.last]
+        for start, stop in pairwise(edges):
+            for first in range(start, stop, size):
+                yield first, min(first + size, stop)
 
     def block(self, first: int, last: int, scratch: Array) -> Array | None:
         """Scores (*stack, G*rows, keys) of a chunk, in `scratch`; None if no row sees any of it."""
@@ -115,6 +120,7 @@ class TileScores:
 
 
 _ALL: tuple[Array, ...] = ()
+_WORTH_AN_EDGE = 64  # keys; fewer are cheaper to compare than to score apart
 _LN2 = math.log(2)  # the native backend scores in base 2; what overflows there, saturates here
 
 

@@ -18,7 +18,8 @@ from .._dtypes import Array
 
 BLOCK_SCORES = 131_072  # scores in one block; half a MiB of float32 stays in the second-level cache
 TILE_ROWS = 256  # query rows (positions x grouped heads) in one tile
-CHUNK_KEYS = 512  # keys that are scored at a time
+CHUNK_KEYS = 512  # keys that are scored at a time,
+LONGEST_CHUNK = 2048  # or up to so many if there are few rows; BLAS adds them up in one chain
 
 Index = tuple[Any, ...]
 
@@ -95,7 +96,7 @@ def tiles(d: AttentionDescriptor) -> Iterator[Tile]:
     """Cut the call into tiles."""
     group = d.n_head // d.n_kv_head
     rows = min(d.n_query, max(1, TILE_ROWS // group))
-    chunk = min(d.n_key, CHUNK_KEYS)
+    chunk = min(max(CHUNK_KEYS, BLOCK_SCORES // (rows * group)), LONGEST_CHUNK, d.n_key)
     for index in _stacks((*d.lead, d.n_kv_head), max(1, BLOCK_SCORES // (rows * group * chunk))):
         for start in range(0, d.n_query, rows):
             yield Tile(index, start, min(start + rows, d.n_query), chunk)

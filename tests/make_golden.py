@@ -1,0 +1,38 @@
+"""Write the digests of the results that the specification gives: ``python tests/make_golden.py``.
+
+They change only with the version of the arithmetic, or where cases are added: what is on record for
+a version stays.
+"""
+
+import json
+from pathlib import Path
+
+from golden_cases import CASES, arguments, digest_of_inputs, digests_of_results
+from spec import CLASSES, attention
+
+from fast_attention._descriptor import describe_attention
+
+VERSION = 1
+FILE = Path(__file__).parent / "golden" / f"version{VERSION}.json"
+
+
+def specified(name, kind):
+    """Digests of a case, computed by the specification."""
+    call = describe_attention(**arguments(name))
+    return digests_of_results(*attention(call, kind))
+
+
+def record():
+    """Everything that the file holds."""
+    cases = {
+        name: {
+            "inputs": digest_of_inputs(name),
+            **{kind: specified(name, kind) for kind in CLASSES},
+        }
+        for name in CASES
+    }
+    return {"arithmetic": VERSION, "hash": "sha256", "cases": cases}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(record(), indent=1) + "\n")
