@@ -10,6 +10,7 @@
 #define _POSIX_C_SOURCE 200809L /* -std=c11 hides clock_gettime and the signal masks */
 #endif
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(FA_NO_THREADS) || (defined(__wasm__) && !defined(__EMSCRIPTEN_PTHREADS__))

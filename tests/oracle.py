@@ -21,6 +21,7 @@ import numpy as np
 
 KEY_BLOCK = 96
 LOG2_E = 1.4426950408889634
+FARTHEST = 2**60  # a window side beyond this is open
 
 
 @dataclass
@@ -122,7 +123,7 @@ def _window_sides(window):
     if window is None:
         return -1, -1
     left, right = (window, window) if np.ndim(window) == 0 else window
-    return tuple(-1 if side is None else int(side) for side in (left, right))
+    return tuple(-1 if side is None else min(int(side), FARTHEST) for side in (left, right))
 
 
 def _prepare(

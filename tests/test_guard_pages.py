@@ -4,7 +4,6 @@ The calls run in a child process, so that a fault is one failed test.
 """
 
 import ctypes
-import ctypes.util
 import itertools
 import mmap
 import os
@@ -27,7 +26,7 @@ class Fence:
     """Copies of arrays, each with an unreadable page before and behind it."""
 
     def __init__(self):
-        self._libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+        self._libc = ctypes.CDLL(None)
         self._libc.mmap.restype = ctypes.c_void_p
         self._libc.mmap.argtypes = [
             ctypes.c_void_p,

@@ -6,10 +6,11 @@
 #define LN2 0x1.62e430p-1f
 #define EXP2_MIN (-126.0f)
 #define TANH_CLAMP 32.0f
-/* Adding this rounds to an integer n and leaves n + 127 in the low bits: a shift makes 2^n. */
-#define ROUND_TO_INTEGER (0x1.8p23f + 127.0f)
-static const real POWER[] = {0x1.62e430p-1f, 0x1.ebfbe0p-3f,  0x1.c6af6cp-5f,
-                             0x1.3b2a54p-7f, 0x1.5f0890p-10f, 0x1.44138ap-13f};
+/* Adding this rounds to an integer n, ties to even as it is even itself, and leaves n + 128 in the
+ * low bits: a shift makes 2^(n + 1). Everything it meets is halved, which is exact. */
+#define ROUND_TO_INTEGER (0x1.8p23f + 128.0f)
+static const real HALF_POWER[] = {0x1.62e430p-2f, 0x1.ebfbe0p-4f,  0x1.c6af6cp-6f,
+                                  0x1.3b2a54p-8f, 0x1.5f0890p-11f, 0x1.44138ap-14f};
 static const real LOGARITHM[] = {0x1.715476p+1f, 0x1.ec73eap-1f, 0x1.2631bep-1f, 0x1.eb9f16p-2f};
 #else
 #define REAL_HUGE 0x1.fffffffffffffp1023
@@ -17,44 +18,46 @@ static const real LOGARITHM[] = {0x1.715476p+1f, 0x1.ec73eap-1f, 0x1.2631bep-1f,
 #define LN2 0x1.62e42fefa39efp-1
 #define EXP2_MIN (-1022.0)
 #define TANH_CLAMP 64.0
-#define ROUND_TO_INTEGER (0x1.8p52 + 1023.0)
-static const real POWER[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c598p-3,  0x1.c6b08d704a0c2p-5,
-                             0x1.3b2ab6fba1ddap-7,  0x1.5d87fe78a5276p-10, 0x1.430913096fd9fp-13,
-                             0x1.ffcbfc670dcd4p-17, 0x1.62bfd47773353p-20, 0x1.b524fae627834p-24,
-                             0x1.e6063f7217bc6p-28, 0x1.e9d3fe3952179p-32};
+#define ROUND_TO_INTEGER (0x1.8p52 + 1024.0)
+static const real HALF_POWER[] = {
+    0x1.62e42fefa39efp-2,  0x1.ebfbdff82c598p-4,  0x1.c6b08d704a0c2p-6,  0x1.3b2ab6fba1ddap-8,
+    0x1.5d87fe78a5276p-11, 0x1.430913096fd9fp-14, 0x1.ffcbfc670dcd4p-18, 0x1.62bfd47773353p-21,
+    0x1.b524fae627834p-25, 0x1.e6063f7217bc6p-29, 0x1.e9d3fe3952179p-33};
 static const real LOGARITHM[] = {0x1.71547652b82fep+1, 0x1.ec709dc3a08f8p-1, 0x1.2776c50e48e57p-1,
                                  0x1.a61763d01bcb3p-2, 0x1.484a9be37fb46p-2, 0x1.0cb423dc3c4ffp-2,
                                  0x1.c0c841c78fc46p-3, 0x1.d931ff3f8daa7p-3};
 #endif
-#define POWER_TERMS ((int)(sizeof POWER / sizeof POWER[0]))
+#define POWER_TERMS ((int)(sizeof HALF_POWER / sizeof HALF_POWER[0]))
 #define LOGARITHM_TERMS ((int)(sizeof LOGARITHM / sizeof LOGARITHM[0]))
 #define REAL_INFINITY ((real)INFINITY)
 
-/* x = n + f with n = rint(x): returns P(f) = (2^f - 1)/f, sets f and 2^n. |x| is at most about 1000
- * for 2^n to mean anything; a NaN in x goes through P(f) and never through integer arithmetic. */
-FA_INLINE vec v_power_parts(vec x, vec *f, vec *power_of_n) {
+/* x = n + f with n = rint(x): returns P(f)/2 = (2^f - 1)/2f, sets f and 2^(n + 1). |x| is at most
+ * about 1000 for that to mean anything; a NaN in x goes through P(f), never through integers. */
+FA_INLINE vec v_power_parts(vec x, vec *f, vec *twice_power_of_n) {
     const vec shifted = v_add(x, v_set1(ROUND_TO_INTEGER));
     *f = v_sub(x, v_sub(shifted, v_set1(ROUND_TO_INTEGER)));
-    *power_of_n = v_shift_to_exponent(shifted);
-    vec p = v_set1(POWER[POWER_TERMS - 1]);
+    *twice_power_of_n = v_shift_to_exponent(shifted);
+    vec p = v_set1(HALF_POWER[POWER_TERMS - 1]);
     for (int k = POWER_TERMS - 2; k >= 0; k--)
-        p = v_fma(p, *f, v_set1(POWER[k]));
+        p = v_fma(p, *f, v_set1(HALF_POWER[k]));
     return p;
 }
 
 /* 2^x for x <= 0 or NaN; 0 below EXP2_MIN, never subnormal. */
 FA_INLINE vec v_exp2(vec x) {
-    vec f, power_of_n;
-    const vec p = v_power_parts(x, &f, &power_of_n);
-    const vec r = v_mul(v_fma(p, f, v_set1(1)), power_of_n);
+    vec f, twice_power_of_n;
+    const vec half_p = v_power_parts(x, &f, &twice_power_of_n);
+    const vec r = v_mul(v_fma(half_p, f, v_set1((real)0.5)), twice_power_of_n);
     return v_drop(v_lt(x, v_set1(EXP2_MIN)), r);
 }
 
 FA_INLINE vec v_tanh(vec x) {
     const vec y = v_min(v_set1(TANH_CLAMP), v_mul(v_abs(x), v_set1(2 * LOG2E)));
-    vec f, k;
-    const vec p = v_power_parts(y, &f, &k);
-    const vec u = v_fma(k, v_mul(f, p), v_sub(k, v_set1(1)));
+    vec f, twice_k;
+    const vec half_p = v_power_parts(y, &f, &twice_k);
+    const vec k = v_mul(twice_k, v_set1((real)0.5));
+    const vec e = v_mul(f, v_add(half_p, half_p)); /* not half of it: it may be subnormal */
+    const vec u = v_fma(k, e, v_sub(k, v_set1(1)));
     return v_copysign(v_div(u, v_add(u, v_set1(2))), x);
 }
 

@@ -467,10 +467,7 @@ static void run_few(const group *g, real *scratch) {
         attend_few(&f);
     }
     for (int r = 0; r < f.n_row; r++) {
-        real factor;
-        add_sink(g, f.rule[r].head, &f.total_max[r], &f.total_sum[r], &factor);
-        write_row(g, &f.rule[r], f.total_out + r * f.width, 1, factor, f.total_max[r],
-                  f.total_sum[r]);
+        write_row(g, &f.rule[r], f.total_out + r * f.width, 1, &f.total_max[r], &f.total_sum[r]);
     }
     if (g->call->weights.data)
         each_segment(&f, weigh_segment);

@@ -103,43 +103,48 @@ FA_INLINE int64_t first_key_of_segment(const fa_attention *call, int64_t segment
     return max_i64(0, segment * FA_KEY_BLOCK * FA_SEGMENT - call->key_start);
 }
 
-/* The last rows that any path computes: the sink, then output and lse of one row.
- * `total` is O of ARITHMETIC.md, `step` reals between its columns. */
-FA_INLINE void add_sink(const group *g, int64_t head, real *max, real *sum, real *factor) {
-    *factor = 1;
+/* The last merge, with a sink of weight 1 and no value; returns what the sums so far shrink by. */
+FA_INLINE real merge_sink(const group *g, int64_t head, real *max, real *sum) {
     if (!g->call->sinks)
-        return;
+        return 1;
     const real sink = ((const real *)g->call->sinks)[head];
     if (sink == -REAL_INFINITY)
-        return;
+        return 1;
     real sink2 = sink * LOG2E;
     if (r_is_finite(sink))
         sink2 = sink2 > REAL_HUGE ? REAL_HUGE : sink2 < -REAL_HUGE ? -REAL_HUGE : sink2;
     const real both = r_max(*max, sink2);
     const real base = both == -REAL_INFINITY ? 0 : both;
-    *factor = r_exp2(*max - base);
-    *sum = r_fma(*sum, *factor, r_exp2(sink2 - base));
+    const real alpha = r_exp2(*max - base);
+    *sum = r_fma(*sum, alpha, r_exp2(sink2 - base));
     *max = both;
+    return alpha;
 }
 
+/* What every path ends with: the sink, output and lse of one row. `total` is O of ARITHMETIC.md,
+ * `step` reals from column to column; max and sum become the final ones. */
 static void write_row(const group *g, const row_rule *rule, const real *total, ptrdiff_t step,
-                      real factor, real max, real sum) {
+                      real *max, real *sum) {
     const fa_attention *call = g->call;
+    const int sees_key = *sum != 0; /* else its total may be anything: 0 * NaN */
+    const real alpha = merge_sink(g, rule->head, max, sum);
+    const int is_nan = *sum != *sum;
     char *out = group_row(g, &call->output, rule->query, rule->head);
-    const int is_nan = sum != sum;
     for (int64_t d = 0; d < call->d_value; d++) {
-        /* the merge with a sink: fma(O, alpha, 0 * beta), where only the sign of a zero may differ
-         */
-        const real o = total[d * step] * factor;
-        put(out, call->output.dtype, (ptrdiff_t)d * call->output.column,
-            is_nan     ? quiet_nan()
-            : sum == 0 ? 0
-                       : o / sum);
+        real x = 0;
+        if (is_nan)
+            x = quiet_nan();
+        else if (sees_key)
+            x = total[d * step] * alpha / *sum;
+        put(out, call->output.dtype, (ptrdiff_t)d * call->output.column, x);
     }
     char *lse = group_row(g, &call->lse, rule->query, rule->head);
-    if (lse)
-        put(lse, REAL_DTYPE, 0,
-            is_nan     ? quiet_nan()
-            : sum == 0 ? -REAL_INFINITY
-                       : (max + r_log2(sum)) * LN2);
+    if (!lse)
+        return;
+    real x = -REAL_INFINITY;
+    if (is_nan)
+        x = quiet_nan();
+    else if (*sum != 0)
+        x = (*max + r_log2(*sum)) * LN2;
+    put(lse, REAL_DTYPE, 0, x);
 }

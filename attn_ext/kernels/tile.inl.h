@@ -562,10 +562,8 @@ static void run_tile(const group *g, int64_t first_row, real *scratch) {
         attend_tile(&t);
     }
     for (int i = 0; i < t.n_row; i++) {
-        real *max = &t.total.max[i], *sum = &t.total.sum[i], factor;
-        add_sink(g, t.rule[i].head, max, sum, &factor);
         const size_t at = (size_t)(i / PANEL * PANEL) * g->call->d_value + i % PANEL;
-        write_row(g, &t.rule[i], t.total.out + at, PANEL, factor, *max, *sum);
+        write_row(g, &t.rule[i], t.total.out + at, PANEL, &t.total.max[i], &t.total.sum[i]);
     }
     if (g->call->weights.data)
         write_weights(&t);

@@ -220,11 +220,12 @@ def attend_plain(
 
 def attend(descriptor: AttentionDescriptor) -> None:
     """Fill the results of a described call on the backend in use."""
-    if descriptor.n_key == 0:
+    if not descriptor.has_results():
+        return
+    isa = _choices.get()[-1][1]
+    if isa is not None:
+        _entry.attention(descriptor, isa)
+    elif descriptor.n_key == 0:
         descriptor.fill_without_keys()
-    elif descriptor.has_results():
-        isa = _choices.get()[-1][1]
-        if isa is None:
-            _numpy.attention(descriptor)
-        else:
-            _entry.attention(descriptor, isa)
+    else:
+        _numpy.attention(descriptor)

@@ -1,6 +1,7 @@
 """Compile the C core with each test_*.c of this folder and run them, plain and under sanitizers.
 
-``python tests/c/run.py [compiler ...]`` takes gcc and clang by default, whichever are there.
+``python tests/c/run.py [compiler ...]`` takes gcc and clang by default, whichever are there; the
+first also builds with sanitizers.
 Every driver is a program of its own: it includes the core's headers, links all of the core, and
 exits with 0 if all is well. Warnings are errors, and so are large stack frames of the plain core.
 """
@@ -80,9 +81,10 @@ def main():
     compilers = sys.argv[1:] or [name for name in ("gcc", "clang") if shutil.which(name)]
     if not compilers:
         sys.exit("no compiler found: expected gcc or clang on the path, or a name as argument")
-    results = [
-        passed for name in compilers for build in BUILDS for passed in run_build(name, build)
+    builds = [(compilers[0], build) for build in BUILDS] + [
+        (name, "plain") for name in compilers[1:]
     ]
+    results = [passed for build in builds for passed in run_build(*build)]
     print(f"{results.count(True)} passed, {results.count(False)} failed")
     sys.exit(not all(results))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._descriptor import AttentionDescriptor
+from ._scores import widen
 from ._tiles import CHUNK_KEYS, TILE_ROWS
 
 _FEW_SCORES = 16_384
@@ -39,12 +40,12 @@ def is_small_and_plain(d: AttentionDescriptor) -> bool:
 
 def attend_at_once(d: AttentionDescriptor) -> bool:
     """softmax(query * scale @ key.T) @ value; False if that is not finite everywhere."""
-    query = d.query * d.compute_dtype.type(d.scale)
-    scores = query @ d.key.swapaxes(-1, -2)
+    query = np.multiply(d.query, d.compute_dtype.type(d.scale), order="C")
+    scores = query @ widen(d.key, d.compute_dtype).swapaxes(-1, -2)
     scores -= scores.max(-1, keepdims=True)
     weights = np.exp(scores, out=scores)
     total = weights @ np.ones(d.n_key, d.compute_dtype)
-    output = weights @ d.value
+    output = weights @ widen(d.value, d.compute_dtype)
     output /= total[..., None]
     np.add(output, 0.0, out=d.output)  # no negative zero
     return bool(np.isfinite(output).all())

@@ -15,11 +15,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .._descriptor import AttentionDescriptor
 from .._dtypes import Array
 from ._tiles import Heads, Tile, compact
-from ._visible import in_range, key_range, positions
+from ._visible import in_range, key_range
 
 
 class TileScores:
@@ -63,7 +64,7 @@ class TileScores:
 
     def block(self, first: int, last: int, scratch: Array) -> Array | None:
         """Scores (*stack, G*rows, keys) of a chunk, in `scratch`; None if no row sees any of it."""
-        visible = self._visible(first, last) if self.hides else _ALL
+        visible = self._visible(first, last) if self.hides else []
         if visible is None:
             return None
         d, n_key = self.d, last - first
@@ -84,18 +85,22 @@ class TileScores:
             np.fmin(grouped, _ceiling(keep, d.compute_dtype), out=grouped)
         return scores
 
-    def _visible(self, first: int, last: int) -> tuple[Array, ...] | None:
+    def _visible(self, first: int, last: int) -> list[Array] | None:
         """Masks that hide some keys of a chunk, each broadcastable to (*stack, G, rows, keys).
 
         None if one of them hides every key from every row.
         """
-        masks = [in_range(self.keys, first, last)]
+        hiding = []
         if self.heads.mask is not None:
-            masks.append(self._part(self.heads.mask, first, last))
+            hiding.append(self._part(self.heads.mask, first, last))
         if self.heads.bias is not None:
-            masks.append(self._part(self.heads.bias, first, last) != -np.inf)
-        hiding = tuple(mask for mask in masks if mask is not None and not mask.all())
-        return hiding if all(mask.any() for mask in hiding) else None
+            hiding.append(self._part(self.heads.bias, first, last) != -np.inf)
+        hiding = [mask for mask in hiding if not mask.all()]
+        if not all(mask.any() for mask in hiding):
+            return None
+        if first < self.keys.full_from or self.keys.full_to < last:
+            hiding.append(in_range(self.d, self.heads, self.tile, self.keys, first, last))
+        return hiding
 
     def _part(self, array: Array, first: int, last: int) -> Array:
         """Return the block of a mask or bias; axes that were broadcast have length 1."""
@@ -104,22 +109,29 @@ class TileScores:
     def _add(self, scores: Array, first: int, last: int) -> None:
         """Add ALiBi and bias; what was finite stays finite, as the greatest or smallest number."""
         dtype = self.d.compute_dtype
-        finite = np.isfinite(scores)
+        infinite = np.isinf(scores)
         if self.heads.slopes is not None:
-            p = positions(self.heads, self.tile)
-            distance = np.abs(p[..., None] - np.arange(first, last)).astype(dtype)
-            scores -= compact(self.heads.slopes[self.tile.heads])[..., None, None] * distance
+            scores -= self._slope_times_distance(self.heads.slopes, first, last)
         if self.heads.bias is not None:
             bias = self._part(self.heads.bias, first, last)
-            bias_is_finite = np.isfinite(bias)
-            if not bias_is_finite.all():
-                finite &= bias_is_finite
             scores += _saturated(bias, dtype)
+            too_great = bias == np.inf
+            if too_great.any():
+                infinite |= too_great
         limit = np.finfo(dtype).max * dtype.type(_LN2)
-        np.clip(scores, -limit, limit, out=scores, where=True if finite.all() else finite)
+        np.clip(scores, -limit, limit, out=scores, where=~infinite if infinite.any() else True)
+
+    def _slope_times_distance(self, slopes: Array, first: int, last: int) -> Array:
+        """Return slope * abs(p - j), a view of one line of numbers, as it is equal on diagonals."""
+        tile = self.tile
+        line = np.arange(tile.stop - 1 - first, tile.start - last, -1)  # last row, then upwards
+        if self.heads.offset is not None:
+            line = line + compact(self.heads.offset[tile.heads])[..., None, None]
+        distance = np.abs(line).astype(self.d.compute_dtype)
+        diagonals = compact(slopes[tile.heads])[..., None] * distance
+        return sliding_window_view(diagonals, last - first, axis=-1)[..., ::-1, :]
 
 
-_ALL: tuple[Array, ...] = ()
 _WORTH_AN_EDGE = 64  # keys; fewer are cheaper to compare than to score apart
 _LN2 = math.log(2)  # the native backend scores in base 2; what overflows there, saturates here
 

@@ -16,48 +16,61 @@ from ._tiles import Heads, Tile, compact
 
 
 class KeyRange(NamedTuple):
-    """The keys in range for the rows of a tile; low and high are ints where one holds for all."""
+    """Rows of a tile see no key before first or from last on, and all from full_from to full_to."""
 
-    low: Array | int  # (rows,) or (*stack, 1, rows)
-    high: Array | int
-    first: int  # smallest low
-    full_from: int  # greatest low: from here
-    full_to: int  # smallest high: to here, every row sees every key
-    last: int  # greatest high
-
-
-def positions(heads: Heads, tile: Tile) -> Array:
-    """Positions of the queries of a tile: (rows,), or (*stack, 1, rows) if sequences differ."""
-    rows = np.arange(tile.start, tile.stop)
-    if heads.offset is None:
-        return rows
-    return rows + compact(heads.offset[tile.heads])[..., None, None]
+    first: int
+    full_from: int
+    full_to: int
+    last: int
 
 
 def key_range(d: AttentionDescriptor, heads: Heads, tile: Tile) -> KeyRange:
-    """Which keys the rows of a tile may see."""
-    low: Array | int = 0
+    """Bound the keys in range, without looking at single rows."""
+    least, greatest = _ends(heads.offset, tile, 0)
+    least, greatest = tile.start + least, tile.stop - 1 + greatest
+    shortest, longest = _ends(heads.length, tile, d.n_key)
+    right = _right(d)
+    first = full_from = 0
+    if d.window_left >= 0:
+        first, full_from = max(0, least - d.window_left), max(0, greatest - d.window_left)
+    if right is not None:
+        shortest = min(shortest, least + right + 1)
+        longest = min(longest, greatest + right + 1)
+    return KeyRange(first, full_from, shortest, longest)
+
+
+def in_range(
+    d: AttentionDescriptor, heads: Heads, tile: Tile, keys: KeyRange, first: int, last: int
+) -> Array:
+    """Tell which keys of a chunk are in range, broadcastable to (*stack, G, rows, keys)."""
+    j = np.arange(first, last)
+    p = np.arange(tile.start, tile.stop)[:, None]
+    if heads.offset is not None:
+        p = p + _per_sequence(heads.offset, tile)
+    keep = np.True_ if d.window_left < 0 else j >= p - d.window_left
     high: Array | int = d.n_key
     if heads.length is not None:
-        high = compact(heads.length[tile.heads])[..., None, None]
-    if d.is_causal or d.window_left >= 0 or d.window_right >= 0:
-        p = positions(heads, tile)
-        if d.is_causal:
-            high = np.minimum(high, p + 1)
-        if d.window_right >= 0:
-            high = np.minimum(high, p + (d.window_right + 1))
-        if d.window_left >= 0:
-            low = np.maximum(0, p - d.window_left)
-    return KeyRange(low, high, *_least_and_greatest(low), *_least_and_greatest(high))
+        high = _per_sequence(heads.length, tile)
+    right = _right(d)
+    if right is not None:
+        high = np.minimum(high, p + (right + 1))
+    return keep & (j < high)
 
 
-def _least_and_greatest(bound: Array | int) -> tuple[int, int]:
-    return (bound, bound) if isinstance(bound, int) else (int(bound.min()), int(bound.max()))
+def _right(d: AttentionDescriptor) -> int | None:
+    """How far ahead of its position a query may look; None = as far as there are keys."""
+    if d.is_causal:
+        return 0
+    return d.window_right if d.window_right >= 0 else None
 
 
-def in_range(keys: KeyRange, first: int, last: int) -> Array | None:
-    """Which keys of a chunk are in range, broadcastable to (*stack, G, rows, keys); None = all."""
-    if keys.full_from <= first and last <= keys.full_to:
-        return None
-    j = np.arange(first, last)
-    return (j >= np.asarray(keys.low)[..., None]) & (j < np.asarray(keys.high)[..., None])
+def _ends(per_head: Array | None, tile: Tile, default: int) -> tuple[int, int]:
+    if per_head is None:
+        return default, default
+    part = compact(per_head[tile.heads])
+    return int(part.min()), int(part.max())
+
+
+def _per_sequence(per_head: Array, tile: Tile) -> Array:
+    """Give an offset or length the axes (*stack, 1, 1, 1) of its tile."""
+    return compact(per_head[tile.heads])[..., None, None, None]
