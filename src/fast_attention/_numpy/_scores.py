@@ -47,10 +47,11 @@ class TileScores:
     def _prepare(self, query: Array) -> Array:
         """Return the query rows in the type of the arithmetic, times the scale."""
         dtype = self.d.compute_dtype
-        wide: Array = query.astype(dtype, copy=not self.scale_first)
-        if self.scale_first:
-            wide = wide * dtype.type(self.d.scale)
-        return wide
+        if not self.scale_first:
+            return query.astype(dtype, order="C")
+        wide = query.astype(dtype, copy=False)
+        scaled: Array = np.multiply(wide, dtype.type(self.d.scale), order="C")
+        return scaled
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Cut the keys in range into chunks, and apart from those that some rows do not see."""
