@@ -92,13 +92,12 @@ SEGMENT = FA_SEGMENT
 cdef dict _INDEX_OF_ISA = {
     fa_kernel_set_at(i).name.decode(): i for i in range(fa_kernel_set_count())
 }
-cdef dict _DTYPE_OF_NAME = {
-    "bool": FA_BOOL,
-    "int8": FA_INT8,
-    "float16": FA_FLOAT16,
-    "bfloat16": FA_BFLOAT16,
-    "float32": FA_FLOAT32,
-    "float64": FA_FLOAT64,
+cdef dict _CODE_OF_DTYPE = {
+    numpy.dtype("bool"): FA_BOOL,
+    numpy.dtype("int8"): FA_INT8,
+    numpy.dtype("float16"): FA_FLOAT16,
+    numpy.dtype("float32"): FA_FLOAT32,
+    numpy.dtype("float64"): FA_FLOAT64,
 }
 cdef object _ndarray = numpy.ndarray
 cdef object _empty = numpy.empty
@@ -182,10 +181,11 @@ cdef class _Buffers:
         """Fill `to` from an array of shape (*lead, head[, row][, column]), or leave it absent."""
         if array is None:
             return 0
-        name = array.dtype.name
-        to.dtype = _DTYPE_OF_NAME[name]
-        if name == "bfloat16":
-            array = array.view("uint16")  # bfloat16 arrays export no buffer
+        code = _CODE_OF_DTYPE.get(array.dtype)
+        if code is None:  # bfloat16, whose arrays export no buffer
+            array = array.view("uint16")
+            code = FA_BFLOAT16
+        to.dtype = code
         cdef Py_buffer *view = self.hold(array, writeable)
         cdef int axis
         to.data = view.buf

@@ -237,11 +237,11 @@ def scaled_dot_product_attention(
     roundoff of that type (2**-24 or 2**-53) and a rounding to the output dtype on top, over visible
     keys j::
 
-        abs(output - exact) <= u * ((2*D + 12)*A + 6*B + 2*K + 4*S/K + 32) * max(abs(value))
+        abs(output - exact) <= u * ((2*D + C)*A + 6*B + 2*K + 4*S/K + 32) * max(abs(value))
         A = max_j abs(scale) * sum_d abs(query[d] * key[j, d])
         B = max_j (abs(alibi) + abs(bias))
 
-    where K = 96 is the key block. It holds while every score and S times the greatest value stay
+    where K = 96 is the key block and C = 12, or 28 with softcap. It holds while every score and S times the greatest value stay
     below a quarter of the greatest finite number. The bound of lse has 1 in
     place of max(abs(value)), plus ``4 * u * abs(lse)``; that of the weights is twice that bracket.
 
