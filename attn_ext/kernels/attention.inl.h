@@ -8,8 +8,11 @@
 #include "kernels/access.inl.h"
 #include "kernels/microkernel.inl.h"
 #include "kernels/group.inl.h"
+#include "kernels/result.inl.h"
 #include "kernels/score.inl.h"
+#include "kernels/panel.inl.h"
 #include "kernels/tile.inl.h"
+#include "kernels/few_steps.inl.h"
 #include "kernels/few.inl.h"
 
 /* Below this many multiply-adds another thread costs more than it brings: about 50 us of work.

@@ -5,31 +5,6 @@
  * before its values, the next keys and values are asked for in order while PANEL keys are turned in
  * registers, and several values go into each pass over the output row.
  */
-#define FEW_ROWS 8
-#define VALUES_AT_ONCE 4
-#define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
-
-typedef struct few {
-    const group *g;
-    int n_row;
-    int careful;
-    ptrdiff_t width;                           /* d_value rounded up to whole vectors */
-    real *query;                               /* (FEW_ROWS, d_head) */
-    real *scores;                              /* (FEW_ROWS, SEGMENT_KEYS): t, then p, then w */
-    real *mask, *bias;                         /* (FA_KEY_BLOCK,), of one row and block */
-    real *visible;                             /* (FEW_ROWS, FA_KEY_BLOCK), careful only: 1 or 0 */
-    real *key;                                 /* (PANEL, d_head) */
-    real *value;                               /* (VALUES_AT_ONCE, width) */
-    real *block_out, *segment_out, *total_out; /* (FEW_ROWS, width) */
-    real segment_max[FEW_ROWS], segment_sum[FEW_ROWS];
-    real total_max[FEW_ROWS], total_sum[FEW_ROWS];
-    row_rule rule[FEW_ROWS];
-} few;
-
-/* Keys of one segment that some row has in range. */
-typedef struct key_range {
-    int64_t first, end;
-} key_range;
 
 FA_INLINE ptrdiff_t whole_vectors(int64_t n) {
     return (ptrdiff_t)((n + VEC_LANES - 1) / VEC_LANES * VEC_LANES);
@@ -63,279 +38,10 @@ static void load_few(few *f) {
     for (int r = 0; r < f->n_row; r++) {
         f->rule[r] = rule_of_row(f->g, r);
         const row_rule *rule = &f->rule[r];
-        widen_row(f->query + r * call->d_head,
-                  group_row(f->g, &call->query, rule->query, rule->head), call->query.dtype,
-                  call->d_head, call->query.column);
+        widen_row(f->query + r * call->d_head, row_of(&f->g->query, rule->query, rule->head),
+                  call->query.dtype, call->d_head, call->query.column);
     }
 }
-
-/* Ask for a row early: rows follow each other faster than the hardware looks ahead. */
-FA_INLINE void prefetch_row(const row_view *view, int64_t i, int64_t n_column) {
-    const char *row = row_at(view, (ptrdiff_t)i);
-    for (ptrdiff_t at = 0; at < n_column * (ptrdiff_t)dtype_size(view->dtype); at += 64)
-        FA_PREFETCH(row + at);
-}
-
-/* ---- scores ---- */
-
-/* Columns d .. d + VEC_LANES of a row of n, 0 past its end. */
-FA_INLINE vec load_columns(const real *row, ptrdiff_t d, ptrdiff_t n) {
-    return d + VEC_LANES <= n ? v_load(row + d) : v_load_part(row + d, (int)(n - d));
-}
-
-/* Columns k .. k + VEC_LANES of VEC_LANES keys, turned: t[i] is column k + i of all keys. */
-FA_INLINE void turn_keys(const real *key, ptrdiff_t key_row, ptrdiff_t k, ptrdiff_t d,
-                         vec t[VEC_LANES]) {
-    for (int i = 0; i < VEC_LANES; i++)
-        t[i] = load_columns(key + i * key_row, k, d);
-    v_transpose(t);
-}
-
-/* Scores of PANEL keys, key_row reals apart, for n_row rows from row r on. */
-FA_INLINE void score_keys(int n_row, const few *f, int r, const real *key, ptrdiff_t key_row,
-                          const vec key_scale[PANEL_VECS], real *scores) {
-    const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
-    const real *query = f->query + r * d;
-    vec dot[4][PANEL_VECS], t[VEC_LANES];
-    for (int m = 0; m < n_row; m++)
-        for (int v = 0; v < PANEL_VECS; v++)
-            dot[m][v] = v_set1(0);
-    ptrdiff_t k = 0;
-    for (; k + VEC_LANES <= d; k += VEC_LANES)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            turn_keys(key + v * VEC_LANES * key_row, key_row, k, d, t);
-            for (int i = 0; i < VEC_LANES; i++)
-                for (int m = 0; m < n_row; m++)
-                    dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
-        }
-    for (int v = 0; v < PANEL_VECS && k < d; v++) {
-        turn_keys(key + v * VEC_LANES * key_row, key_row, k, d, t);
-        for (int i = 0; i < d - k; i++)
-            for (int m = 0; m < n_row; m++)
-                dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
-    }
-    for (int m = 0; m < n_row; m++)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            const vec x = f->g->key_scale.data ? v_mul(dot[m][v], key_scale[v]) : dot[m][v];
-            v_store(scores + (r + m) * SEGMENT_KEYS + v * VEC_LANES,
-                    v_mul(x, v_set1(f->g->score_factor)));
-        }
-}
-
-/* PANEL keys from j on as rows of reals, of which n exist: the caller's memory, or a copy. */
-FA_INLINE const real *panel_of_keys(const few *f, int64_t j, int n, ptrdiff_t *key_row) {
-    const row_view *keys = &f->g->key;
-    const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
-    if (keys->dtype == REAL_DTYPE && keys->column == 1 && n == PANEL) {
-        for (int i = 0; i < PANEL; i++)
-            prefetch_row(keys, j + PANEL + i, d);
-        *key_row = keys->row;
-        return (const real *)row_at(keys, j);
-    }
-    widen_rows(f->key, keys, j, n, d);
-    *key_row = d;
-    return f->key;
-}
-
-/* A segment has a whole number of panels, so the last one may write past range.end, not past
- * the row of f->scores. */
-FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_first) {
-    real lanes[PANEL] = {0};
-    vec key_scale[PANEL_VECS];
-    const row_view *scale = &f->g->key_scale;
-    for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += PANEL) {
-        if (j + PANEL <= range.first)
-            continue;
-        const int n = (int)min_i64(PANEL, range.end - j);
-        ptrdiff_t key_row;
-        const real *key = panel_of_keys(f, j, n, &key_row);
-        if (scale->data)
-            widen_row(lanes, row_at(scale, 0) + j * scale->column * (ptrdiff_t)sizeof(real),
-                      REAL_DTYPE, n, scale->column);
-        for (int v = 0; v < PANEL_VECS; v++)
-            key_scale[v] = v_load(lanes + v * VEC_LANES);
-        real *scores = f->scores + (j - segment_first);
-        int r = 0;
-        for (; r + 4 <= f->n_row; r += 4)
-            score_keys(4, f, r, key, key_row, key_scale, scores);
-        for (; r + 2 <= f->n_row; r += 2)
-            score_keys(2, f, r, key, key_row, key_scale, scores);
-        if (r < f->n_row)
-            score_keys(1, f, r, key, key_row, key_scale, scores);
-    }
-}
-
-static void load_row_plane(const char *row, const fa_array *array, int64_t first, int n, real *to) {
-    widen_row(to, row + first * array->column * (ptrdiff_t)dtype_size(array->dtype), array->dtype,
-              n, array->column);
-}
-
-FA_INLINE vec key_distances(const row_rule *rule, int64_t first_key, int j) {
-    real apart[VEC_LANES];
-    for (int i = 0; i < VEC_LANES; i++)
-        apart[i] = distance(rule->position, first_key + j + i);
-    return v_load(apart);
-}
-
-/* The long form and everything that hides a key, for row r and the n keys of a block.
- * Scores are whole vectors; lanes past n hold garbage and are set to hidden. */
-static void finish_row(const few *f, int r, int64_t first_key, int n, real *scores) {
-    const group *g = f->g;
-    const row_rule *rule = &f->rule[r];
-    const vec hidden = v_set1(-REAL_INFINITY);
-    real iota[VEC_LANES];
-    for (int i = 0; i < VEC_LANES; i++)
-        iota[i] = (real)i;
-    if (rule->bias)
-        load_row_plane(rule->bias, &g->call->bias, first_key, n, f->bias);
-    if (rule->mask)
-        load_row_plane(rule->mask, &g->call->mask, first_key, n, f->mask);
-    const vec first = v_set1((real)max_i64(0, min_i64(n, rule->first - first_key)));
-    const vec end = v_set1((real)max_i64(0, min_i64(n, rule->end - first_key)));
-    for (int j = 0; j < n; j += VEC_LANES) {
-        vec x = v_load(scores + j);
-        if (g->has_long_form) {
-            const vec bias = rule->bias ? v_load(f->bias + j) : v_set1(0);
-            const vec apart = g->form.has_slopes ? key_distances(rule, first_key, j) : v_set1(0);
-            x = long_form(&g->form, x, v_set1(rule->slope), apart, bias);
-        }
-        if (rule->mask)
-            x = v_select(v_eq(v_load(f->mask + j), v_set1(0)), hidden, x);
-        const vec key = v_add(v_load(iota), v_set1((real)j));
-        x = v_select(m_and(v_le(first, key), v_lt(key, end)), x, hidden);
-        v_store(scores + j, x);
-    }
-}
-
-/* ---- softmax ---- */
-
-/* The largest of n scores, and whether any is visible; a NaN is visible and may not be the maximum.
- */
-static real largest_visible(const real *scores, int n, int *any) {
-    const vec hidden = v_set1(-REAL_INFINITY);
-    real lanes[VEC_LANES], max = -REAL_INFINITY;
-    vec most = hidden;
-    *any = 0;
-    for (int j = 0; j < n; j += VEC_LANES) {
-        const vec x = v_load(scores + j);
-        *any |= !m_all(v_eq(x, hidden));
-        most = v_max(x, most);
-    }
-    v_store(lanes, most);
-    for (int i = 0; i < VEC_LANES; i++)
-        max = r_max(lanes[i], max);
-    return max;
-}
-
-/* Weights of values in int8 carry the scale of their key; a hidden key's scale does not exist. */
-static void scale_weights(const few *f, const real *scores, int64_t first_key, int n, real *p) {
-    const real *scale = scale_of_key(&f->g->value_scale, first_key);
-    const ptrdiff_t step = f->g->value_scale.column;
-    for (int i = 0; i < n; i++)
-        p[i] = scores[i] == -REAL_INFINITY ? 0 : p[i] * scale[i * step];
-}
-
-/* Scores of one row and block to weights of the block in place; returns whether any is visible. */
-static int softmax_row(few *f, int r, int64_t first_key, int n, real *scores, real *alpha) {
-    int any;
-    const real both = r_max(f->segment_max[r], largest_visible(scores, n, &any));
-    const real base = both == -REAL_INFINITY ? 0 : both;
-    real sum = 0;
-    *alpha = r_exp2(f->segment_max[r] - base);
-    if (f->careful)
-        for (int j = 0; j < n; j++)
-            f->visible[r * FA_KEY_BLOCK + j] = scores[j] != -REAL_INFINITY;
-    for (int j = 0; j < n; j += VEC_LANES) {
-        const int width = n - j < VEC_LANES ? n - j : VEC_LANES;
-        real p[VEC_LANES];
-        v_store(p, v_exp2(v_sub(v_load(scores + j), v_set1(base))));
-        for (int i = 0; i < width; i++)
-            sum += p[i];
-        if (f->g->value_scale.data)
-            scale_weights(f, scores + j, first_key + j, width, p);
-        v_store(scores + j, v_load(p));
-    }
-    f->segment_sum[r] = r_fma(f->segment_sum[r], *alpha, sum);
-    f->segment_max[r] = both;
-    return any;
-}
-
-/* ---- output ---- */
-
-FA_INLINE const real *value_row(const few *f, int64_t j, int slot) {
-    const row_view *value = &f->g->value;
-    const char *row = row_at(value, j);
-    if (value->dtype == REAL_DTYPE && value->column == 1)
-        return (const real *)row;
-    real *copy = f->value + slot * f->width;
-    widen_row(copy, row, value->dtype, f->g->call->d_value, value->column);
-    return copy;
-}
-
-/* block_out += w v of VALUES_AT_ONCE keys from column j of the scores on, in order. */
-FA_INLINE void add_values_at_once(const few *f, const real *value[VALUES_AT_ONCE], int j) {
-    /* locals: a vector store may alias anything, so fields would be read again after each */
-    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value, width = f->width;
-    const int n_row = f->n_row;
-    const real *weights = f->scores + j;
-    real *block_out = f->block_out;
-    for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
-        vec v[VALUES_AT_ONCE];
-        for (int i = 0; i < VALUES_AT_ONCE; i++)
-            v[i] = load_columns(value[i], d, n);
-        for (int r = 0; r < n_row; r++) {
-            const real *w = weights + r * SEGMENT_KEYS;
-            real *out = block_out + r * width + d;
-            vec sum = v_load(out);
-            for (int i = 0; i < VALUES_AT_ONCE; i++)
-                sum = v_fma(v_set1(w[i]), v[i], sum);
-            v_store(out, sum);
-        }
-    }
-}
-
-/* block_out += w v for the rows that see this key. */
-static void add_value(const few *f, const real *value, int j, const real *visible) {
-    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
-    for (int r = 0; r < f->n_row; r++) {
-        if (visible && visible[r * FA_KEY_BLOCK] == 0)
-            continue;
-        const vec w = v_set1(f->scores[r * SEGMENT_KEYS + j]);
-        for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
-            real *out = f->block_out + r * f->width + d;
-            v_store(out, v_fma(w, load_columns(value, d, n), v_load(out)));
-        }
-    }
-}
-
-/* Keys begin .. n of the block whose first key is `first`, in column `at` of f->scores. */
-FA_NOINLINE void add_block(const few *f, int64_t first, int begin, int n, int at,
-                           const real *alpha) {
-    memset(f->block_out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
-    int j = begin;
-    if (f->careful) {
-        for (; j < n; j++)
-            add_value(f, value_row(f, first + j, 0), at + j, f->visible + j);
-    } else {
-        const real *value[VALUES_AT_ONCE];
-        for (; j + VALUES_AT_ONCE <= n; j += VALUES_AT_ONCE) {
-            for (int i = 0; i < VALUES_AT_ONCE; i++) {
-                value[i] = value_row(f, first + j + i, i);
-                prefetch_row(&f->g->value, first + j + i + 2 * VALUES_AT_ONCE, f->g->call->d_value);
-            }
-            add_values_at_once(f, value, at + j);
-        }
-        for (; j < n; j++)
-            add_value(f, value_row(f, first + j, 0), at + j, NULL);
-    }
-    for (int r = 0; r < f->n_row; r++)
-        for (ptrdiff_t d = 0; d < f->width; d += VEC_LANES) {
-            real *o = f->segment_out + r * f->width + d;
-            v_store(o, v_fma(v_load(o), v_set1(alpha[r]), v_load(f->block_out + r * f->width + d)));
-        }
-}
-
-/* ---- one segment, all segments ---- */
 
 static key_range range_in_segment(const few *f, int64_t segment_first, int64_t segment_end) {
     key_range range = {INT64_MAX, 0};
@@ -420,7 +126,7 @@ static void weigh_segment(few *f, key_range range, int64_t segment_first) {
     score_range(f, range, segment_first);
     finish_range(f, range, segment_first);
     for (int r = 0; r < f->n_row; r++) {
-        char *row = group_row(f->g, weights, f->rule[r].query, f->rule[r].head);
+        char *row = row_of(&f->g->weights, f->rule[r].query, f->rule[r].head);
         const real max = f->total_max[r];
         const vec base = v_set1(max == -REAL_INFINITY ? 0 : max), sum = v_set1(f->total_sum[r]);
         for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += VEC_LANES) {
@@ -456,6 +162,19 @@ static int few_is_suspect(const few *f) {
     return 0;
 }
 
+static void write_few_row(few *f, int r) {
+    const group *g = f->g;
+    const row_end end = end_row(g, &f->rule[r], &f->total_max[r], &f->total_sum[r]);
+    const vec alpha = v_set1(end.alpha), sum = v_set1(end.sum), live = v_set1(end.live);
+    const ptrdiff_t n = (ptrdiff_t)g->call->d_value;
+    char *row = row_of(&g->output, f->rule[r].query, f->rule[r].head);
+    for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
+        const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
+        const vec o = v_load(f->total_out + r * f->width + d);
+        store_columns(row, &g->output, d, width, output_of(o, alpha, sum, live));
+    }
+}
+
 static void run_few(const group *g, real *scratch) {
     few f;
     place_few(&f, g, scratch);
@@ -467,7 +186,7 @@ static void run_few(const group *g, real *scratch) {
         attend_few(&f);
     }
     for (int r = 0; r < f.n_row; r++) {
-        write_row(g, &f.rule[r], f.total_out + r * f.width, 1, &f.total_max[r], &f.total_sum[r]);
+        write_few_row(&f, r);
     }
     if (g->call->weights.data)
         each_segment(&f, weigh_segment);

@@ -11,6 +11,14 @@ typedef struct score_form {
     int has_slopes, has_bias;
 } score_form;
 
+/* The rows of one batch entry of an array (*lead, n_head, n_query, ...); data NULL if absent. */
+typedef struct head_rows {
+    char *data;
+    fa_dtype dtype;
+    ptrdiff_t head, row; /* bytes */
+    ptrdiff_t column;    /* elements */
+} head_rows;
+
 typedef struct group {
     const fa_attention *call;
     int64_t batch, first_head, n_heads, n_row;
@@ -18,6 +26,7 @@ typedef struct group {
     int64_t query_offset;
     row_view key, value;
     row_view key_scale, value_scale; /* one row; data NULL unless int8 */
+    head_rows query, mask, bias, slopes, output, lse, weights;
     score_form form;
     int has_long_form; /* any of softcap, ALiBi, bias */
     real score_factor; /* c2, or scale in the long form */
@@ -40,6 +49,19 @@ FA_INLINE const real *scale_of_key(const row_view *scale, int64_t j) {
 FA_INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 FA_INLINE int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static head_rows open_rows(const fa_attention *call, const fa_array *array, int64_t batch) {
+    const ptrdiff_t size = (ptrdiff_t)dtype_size(array->dtype);
+    head_rows rows = {array->data, array->dtype, array->head * size, array->row * size,
+                      array->column};
+    if (rows.data)
+        rows.data += lead_offset(call, array, batch) * size;
+    return rows;
+}
+
+FA_INLINE char *row_of(const head_rows *rows, int64_t query, int64_t head) {
+    return rows->data ? rows->data + head * rows->head + query * rows->row : NULL;
+}
+
 static group open_group(const fa_attention *call, int64_t index) {
     group g = {0};
     g.call = call;
@@ -54,6 +76,13 @@ static group open_group(const fa_attention *call, int64_t index) {
     g.value = plane(call, &call->value, g.batch, kv_head);
     g.key_scale = plane(call, &call->key_scale, g.batch, kv_head);
     g.value_scale = plane(call, &call->value_scale, g.batch, kv_head);
+    g.query = open_rows(call, &call->query, g.batch);
+    g.mask = open_rows(call, &call->mask, g.batch);
+    g.bias = open_rows(call, &call->bias, g.batch);
+    g.slopes = open_rows(call, &call->slopes, g.batch);
+    g.output = open_rows(call, &call->output, g.batch);
+    g.lse = open_rows(call, &call->lse, g.batch);
+    g.weights = open_rows(call, &call->weights, g.batch);
     g.has_long_form = call->softcap != 0 || call->slopes.data || call->bias.data;
     g.score_factor = (real)(g.has_long_form ? call->scale : call->scale * 0x1.71547652b82fep+0);
     g.form.softcap = (real)call->softcap;
@@ -61,15 +90,6 @@ static group open_group(const fa_attention *call, int64_t index) {
     g.form.has_slopes = call->slopes.data != NULL;
     g.form.has_bias = call->bias.data != NULL;
     return g;
-}
-
-/* The row of an array (*lead, n_head, n_query, ...) that belongs to row r of the group. */
-static char *group_row(const group *g, const fa_array *array, int64_t query, int64_t head) {
-    if (!array->data)
-        return NULL;
-    const ptrdiff_t offset = lead_offset(g->call, array, g->batch) + (ptrdiff_t)head * array->head +
-                             (ptrdiff_t)query * array->row;
-    return (char *)array->data + offset * (ptrdiff_t)dtype_size(array->dtype);
 }
 
 static row_rule rule_of_row(const group *g, int64_t r) {
@@ -88,10 +108,10 @@ static row_rule rule_of_row(const group *g, int64_t r) {
         rule.end = min_i64(rule.end, rule.position + 1);
     if (rule.end <= rule.first)
         rule.first = rule.end = 0;
-    const char *slope = group_row(g, &call->slopes, 0, rule.head);
+    const char *slope = row_of(&g->slopes, 0, rule.head);
     rule.slope = slope ? *(const real *)slope : 0;
-    rule.mask = group_row(g, &call->mask, rule.query, rule.head);
-    rule.bias = group_row(g, &call->bias, rule.query, rule.head);
+    rule.mask = row_of(&g->mask, rule.query, rule.head);
+    rule.bias = row_of(&g->bias, rule.query, rule.head);
     return rule;
 }
 
@@ -101,50 +121,4 @@ FA_INLINE int64_t segment_of_key(const fa_attention *call, int64_t j) {
 }
 FA_INLINE int64_t first_key_of_segment(const fa_attention *call, int64_t segment) {
     return max_i64(0, segment * FA_KEY_BLOCK * FA_SEGMENT - call->key_start);
-}
-
-/* The last merge, with a sink of weight 1 and no value; returns what the sums so far shrink by. */
-FA_INLINE real merge_sink(const group *g, int64_t head, real *max, real *sum) {
-    if (!g->call->sinks)
-        return 1;
-    const real sink = ((const real *)g->call->sinks)[head];
-    if (sink == -REAL_INFINITY)
-        return 1;
-    real sink2 = sink * LOG2E;
-    if (r_is_finite(sink))
-        sink2 = sink2 > REAL_HUGE ? REAL_HUGE : sink2 < -REAL_HUGE ? -REAL_HUGE : sink2;
-    const real both = r_max(*max, sink2);
-    const real base = both == -REAL_INFINITY ? 0 : both;
-    const real alpha = r_exp2(*max - base);
-    *sum = r_fma(*sum, alpha, r_exp2(sink2 - base));
-    *max = both;
-    return alpha;
-}
-
-/* What every path ends with: the sink, output and lse of one row. `total` is O of ARITHMETIC.md,
- * `step` reals from column to column; max and sum become the final ones. */
-static void write_row(const group *g, const row_rule *rule, const real *total, ptrdiff_t step,
-                      real *max, real *sum) {
-    const fa_attention *call = g->call;
-    const int sees_key = *sum != 0; /* else its total may be anything: 0 * NaN */
-    const real alpha = merge_sink(g, rule->head, max, sum);
-    const int is_nan = *sum != *sum;
-    char *out = group_row(g, &call->output, rule->query, rule->head);
-    for (int64_t d = 0; d < call->d_value; d++) {
-        real x = 0;
-        if (is_nan)
-            x = quiet_nan();
-        else if (sees_key)
-            x = total[d * step] * alpha / *sum;
-        put(out, call->output.dtype, (ptrdiff_t)d * call->output.column, x);
-    }
-    char *lse = group_row(g, &call->lse, rule->query, rule->head);
-    if (!lse)
-        return;
-    real x = -REAL_INFINITY;
-    if (is_nan)
-        x = quiet_nan();
-    else if (*sum != 0)
-        x = (*max + r_log2(*sum)) * LN2;
-    put(lse, REAL_DTYPE, 0, x);
 }

@@ -7,38 +7,6 @@
  * Scores stay transposed, so softmax has no horizontal step. Keys that no row of the panel can see
  * are not computed at all. Arrays are named with their shapes; (.., PANEL) is always dense.
  */
-#define TILE_PANELS 4
-#define TILE_ROWS (TILE_PANELS * PANEL)
-
-typedef struct softmax_state {
-    real *max, *sum; /* (TILE_PANELS, PANEL): m and l */
-    real *out;       /* (TILE_PANELS, d_value, PANEL): o */
-} softmax_state;
-
-typedef struct tile {
-    const group *g;
-    int64_t first_row;
-    int n_row, n_panel;
-    int careful;             /* select values by visibility: after a result that is not finite */
-    real *query;             /* (TILE_PANELS, d_head, PANEL) */
-    real *scores;            /* (FA_KEY_BLOCK, PANEL): t, then p, then w */
-    real *mask, *bias;       /* (FA_KEY_BLOCK, PANEL), of one panel and block */
-    real *visible;           /* (FA_KEY_BLOCK, PANEL), careful only: 1 or 0 */
-    real *alpha, *block_max; /* (PANEL,) */
-    real *key, *value;       /* (FA_KEY_BLOCK, d_head or d_value): a widened block */
-    softmax_state segment, total;
-    row_rule rule[TILE_ROWS];
-} tile;
-
-/* The keys of one block as one panel sees them; indices count from the block's first key. */
-typedef struct block {
-    int64_t first_key;
-    int first, end;  /* keys to compute: some row of the panel may see them */
-    int needs_range; /* some row does not see all of them */
-    int needs_mask;
-    const real *key, *value; /* element (first_key, 0) */
-    ptrdiff_t key_row, key_step, value_row, value_step;
-} block;
 
 static size_t tile_reals(const fa_attention *call) {
     const size_t rows = TILE_ROWS, d = (size_t)call->d_head, dv = (size_t)call->d_value;
@@ -71,30 +39,6 @@ static void place_tile(tile *t, const group *g, real *scratch) {
     t->value = take(&scratch, FA_KEY_BLOCK * dv);
 }
 
-/* VEC_LANES rows of n elements to (n, PANEL) columns at `to`: rows[i] may be NULL for zeros. */
-static void transpose_rows(real *FA_RESTRICT to, const char *const rows[VEC_LANES], fa_dtype dtype,
-                           ptrdiff_t n, ptrdiff_t step) {
-    real lanes[VEC_LANES][VEC_LANES];
-    for (ptrdiff_t k = 0; k < n; k += VEC_LANES) {
-        const int width = n - k < VEC_LANES ? (int)(n - k) : VEC_LANES;
-        const ptrdiff_t skip = k * step * (ptrdiff_t)dtype_size(dtype);
-        vec r[VEC_LANES];
-        for (int i = 0; i < VEC_LANES; i++) {
-            if (!rows[i]) {
-                r[i] = v_set1(0);
-            } else if (step == 1 && width == VEC_LANES) {
-                r[i] = v_widen(rows[i] + skip, dtype);
-            } else {
-                widen_row(lanes[i], rows[i] + skip, dtype, width, step);
-                r[i] = v_load_part(lanes[i], width);
-            }
-        }
-        v_transpose(r);
-        for (int i = 0; i < width; i++)
-            v_store(to + (k + i) * PANEL, r[i]);
-    }
-}
-
 static void load_tile(tile *t, int64_t first_row) {
     const fa_attention *call = t->g->call;
     const char *rows[VEC_LANES];
@@ -107,8 +51,7 @@ static void load_tile(tile *t, int64_t first_row) {
         else
             memset(&t->rule[i], 0, sizeof t->rule[i]);
         const row_rule *rule = &t->rule[i];
-        rows[i % VEC_LANES] =
-            i < t->n_row ? group_row(t->g, &call->query, rule->query, rule->head) : NULL;
+        rows[i % VEC_LANES] = i < t->n_row ? row_of(&t->g->query, rule->query, rule->head) : NULL;
         if (i % VEC_LANES == VEC_LANES - 1) {
             const int panel = i / PANEL, lane = i % PANEL - (VEC_LANES - 1);
             transpose_rows(t->query + (size_t)panel * PANEL * call->d_head + lane, rows,
@@ -123,297 +66,6 @@ static void clear_state(softmax_state *s, int n_panel, int64_t d_value) {
         s->sum[i] = 0;
     }
     memset(s->out, 0, sizeof(real) * (size_t)(n_panel * PANEL) * (size_t)d_value);
-}
-
-/* ---- scores ---- */
-
-FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const real *query, int j,
-                          vec max[PANEL_VECS]) {
-    const vec factor = v_set1(t->g->score_factor);
-    const real *key_scale = scale_of_key(&t->g->key_scale, b->first_key + j);
-    const ptrdiff_t scale_step = t->g->key_scale.column;
-    real *scores = t->scores + j * PANEL;
-    const row_sums dot = multiply_rows(n_row, b->key + j * b->key_row, b->key_row, b->key_step,
-                                       query, t->g->call->d_head);
-    for (int m = 0; m < n_row; m++)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            vec x = dot.c[m][v];
-            if (key_scale)
-                x = v_mul(x, v_set1(key_scale[m * scale_step]));
-            x = v_mul(x, factor);
-            v_store(scores + m * PANEL + v * VEC_LANES, x);
-            max[v] = v_max(x, max[v]);
-        }
-}
-
-FA_NOINLINE void score_panel(const tile *t, const block *b, const real *query) {
-    vec max[PANEL_VECS];
-    for (int v = 0; v < PANEL_VECS; v++)
-        max[v] = v_set1(-REAL_INFINITY);
-    int j = b->first;
-    for (; j + KERNEL_ROWS <= b->end; j += KERNEL_ROWS)
-        score_rows(KERNEL_ROWS, t, b, query, j, max);
-    for (; j + 2 <= b->end; j += 2)
-        score_rows(2, t, b, query, j, max);
-    if (j < b->end)
-        score_rows(1, t, b, query, j, max);
-    for (int v = 0; v < PANEL_VECS; v++)
-        v_store(t->block_max + v * VEC_LANES, max[v]);
-}
-
-/* Mask or bias of one panel and block, transposed: (FA_KEY_BLOCK, PANEL). One row that all
- * queries share (a padding mask) is spread instead. */
-static void load_panel_plane(const tile *t, const block *b, int panel, const fa_array *array,
-                             size_t row_member, real *to) {
-    const char *rows[PANEL];
-    const int n = b->end - b->first;
-    const ptrdiff_t skip =
-        (ptrdiff_t)(b->first_key + b->first) * array->column * (ptrdiff_t)dtype_size(array->dtype);
-    int is_shared = 1;
-    for (int lane = 0; lane < PANEL; lane++) {
-        const row_rule *rule = &t->rule[panel * PANEL + lane];
-        const char *row = *(const char *const *)((const char *)rule + row_member);
-        rows[lane] = row ? row + skip : NULL;
-        is_shared &= rows[lane] == rows[0] || !row;
-    }
-    to += b->first * PANEL;
-    if (is_shared) {
-        real shared[FA_KEY_BLOCK];
-        widen_row(shared, rows[0], array->dtype, n, array->column);
-        for (int j = 0; j < n; j++)
-            for (int v = 0; v < PANEL_VECS; v++)
-                v_store(to + j * PANEL + v * VEC_LANES, v_set1(shared[j]));
-    } else {
-        for (int lane = 0; lane < PANEL; lane += VEC_LANES)
-            transpose_rows(to + lane, rows + lane, array->dtype, n, array->column);
-    }
-}
-
-/* Whether the mask hides no key of the block from any lane. */
-static int mask_is_full(const tile *t, const block *b) {
-    const vec zero = v_set1(0);
-    int any_hidden = 0;
-    for (int i = b->first * PANEL; i < b->end * PANEL; i += VEC_LANES)
-        any_hidden |= m_any(v_eq(v_load(t->mask + i), zero));
-    return !any_hidden;
-}
-
-/* Take keys off both ends of the block that the mask hides from the whole panel. */
-static void trim_to_mask(const tile *t, block *b) {
-    const vec zero = v_set1(0);
-    for (int at_end = 0; at_end < 2; at_end++)
-        while (b->first < b->end) {
-            const real *row = t->mask + (at_end ? b->end - 1 : b->first) * PANEL;
-            int any = 0;
-            for (int v = 0; v < PANEL_VECS; v++)
-                any |= !m_all(v_eq(v_load(row + v * VEC_LANES), zero));
-            if (any)
-                break;
-            if (at_end)
-                b->end--;
-            else
-                b->first++;
-        }
-}
-
-/* Per lane, as reals: the keys in range, counted from the block; where ALiBi counts from. */
-typedef struct lane_rules {
-    vec first, end, slope, from;
-    int exact; /* |position - key| may be computed in T */
-} lane_rules;
-
-static lane_rules rules_of_lanes(const row_rule *rule, int64_t first_key) {
-    real first[VEC_LANES], end[VEC_LANES], slope[VEC_LANES], from[VEC_LANES];
-    lane_rules lanes;
-    lanes.exact = 1;
-    for (int i = 0; i < VEC_LANES; i++) {
-        const int64_t apart = rule[i].position - first_key;
-        first[i] = (real)min_i64(FA_KEY_BLOCK, max_i64(0, rule[i].first - first_key));
-        end[i] = (real)min_i64(FA_KEY_BLOCK, max_i64(0, rule[i].end - first_key));
-        slope[i] = rule[i].slope;
-        from[i] = (real)apart;
-        lanes.exact &= apart < EXACT_INTEGER && apart > -EXACT_INTEGER;
-    }
-    lanes.first = v_load(first);
-    lanes.end = v_load(end);
-    lanes.slope = v_load(slope);
-    lanes.from = v_load(from);
-    return lanes;
-}
-
-FA_INLINE vec distances(const lane_rules *lanes, const row_rule *rule, int64_t first_key, int j) {
-    if (lanes->exact)
-        return v_abs(v_sub(lanes->from, v_set1((real)j)));
-    real apart[VEC_LANES];
-    for (int i = 0; i < VEC_LANES; i++)
-        apart[i] = distance(rule[i].position, first_key + j);
-    return v_load(apart);
-}
-
-/* The long form, and everything that hides a key. */
-FA_NOINLINE void finish_scores(const tile *t, const block *b, int panel) {
-    const group *g = t->g;
-    const vec hidden = v_set1(-REAL_INFINITY);
-    /* locals, as in softmax_panel */
-    const score_form form = g->form;
-    const int has_long_form = g->has_long_form, has_bias = form.has_bias;
-    const int has_slopes = form.has_slopes;
-    const int needs_mask = b->needs_mask, needs_range = b->needs_range, end = b->end;
-    const int64_t first_key = b->first_key;
-    const real *mask = t->mask, *biases = t->bias;
-    real *scores = t->scores;
-    for (int v = 0; v < PANEL_VECS; v++) {
-        const row_rule *rule = &t->rule[panel * PANEL + v * VEC_LANES];
-        const lane_rules lanes = rules_of_lanes(rule, first_key);
-        vec max = hidden;
-        for (int j = b->first; j < end; j++) {
-            const int at = j * PANEL + v * VEC_LANES;
-            vec x = v_load(scores + at);
-            if (has_long_form) {
-                const vec bias = has_bias ? v_load(biases + at) : v_set1(0);
-                const vec apart = has_slopes ? distances(&lanes, rule, first_key, j) : v_set1(0);
-                x = long_form(&form, x, lanes.slope, apart, bias);
-            }
-            if (needs_mask)
-                x = v_select(v_eq(v_load(mask + at), v_set1(0)), hidden, x);
-            if (needs_range) {
-                const vec key = v_set1((real)j);
-                x = v_select(m_and(v_le(lanes.first, key), v_lt(key, lanes.end)), x, hidden);
-            }
-            v_store(scores + at, x);
-            max = v_max(x, max);
-        }
-        v_store(t->block_max + v * VEC_LANES, max);
-    }
-}
-
-/* ---- softmax ---- */
-
-/* Scores to weights of the block; max and sum move on; alpha is what older sums shrink by. */
-FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
-    const group *g = t->g;
-    vec base[PANEL_VECS], sum[PANEL_VECS];
-    real *max = t->segment.max + panel * PANEL;
-    for (int v = 0; v < PANEL_VECS; v++) {
-        const vec old = v_load(max + v * VEC_LANES);
-        const vec both = v_max(old, v_load(t->block_max + v * VEC_LANES));
-        base[v] = v_drop(v_eq(both, v_set1(-REAL_INFINITY)), both);
-        sum[v] = v_set1(0);
-        v_store(t->alpha + v * VEC_LANES, v_exp2(v_sub(old, base[v])));
-        v_store(max + v * VEC_LANES, both);
-    }
-    if (t->careful)
-        for (int i = b->first * PANEL; i < b->end * PANEL; i++)
-            t->visible[i] = t->scores[i] != -REAL_INFINITY;
-    /* locals: a vector store may alias anything, so fields would be read again after each */
-    const int end = b->end;
-    const real *value_scale = scale_of_key(&g->value_scale, b->first_key);
-    const ptrdiff_t scale_step = g->value_scale.column;
-    real *scores = t->scores;
-    for (int j = b->first; j < end; j++)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            real *score = scores + j * PANEL + v * VEC_LANES;
-            const vec x = v_load(score);
-            vec p = v_exp2(v_sub(x, base[v]));
-            sum[v] = v_add(sum[v], p);
-            if (value_scale)
-                p = v_drop(v_eq(x, v_set1(-REAL_INFINITY)),
-                           v_mul(p, v_set1(value_scale[j * scale_step])));
-            v_store(score, p);
-        }
-    for (int v = 0; v < PANEL_VECS; v++) {
-        real *l = t->segment.sum + panel * PANEL + v * VEC_LANES;
-        v_store(l, v_fma(v_load(l), v_load(t->alpha + v * VEC_LANES), sum[v]));
-    }
-}
-
-/* ---- output ---- */
-
-FA_INLINE void add_columns(int n_column, const tile *t, const block *b, real *out, ptrdiff_t d) {
-    const row_sums sums =
-        multiply_rows(n_column, b->value + d * b->value_step + b->first * b->value_row,
-                      b->value_step, b->value_row, t->scores + b->first * PANEL, b->end - b->first);
-    for (int m = 0; m < n_column; m++)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            real *o = out + (d + m) * PANEL + v * VEC_LANES;
-            const vec alpha = v_load(t->alpha + v * VEC_LANES);
-            v_store(o, v_fma(v_load(o), alpha, sums.c[m][v]));
-        }
-}
-
-FA_NOINLINE void add_values(const tile *t, const block *b, real *out) {
-    const ptrdiff_t n = (ptrdiff_t)t->g->call->d_value;
-    ptrdiff_t d = 0;
-    for (; d + KERNEL_ROWS <= n; d += KERNEL_ROWS)
-        add_columns(KERNEL_ROWS, t, b, out, d);
-    if (d + 4 <= n) {
-        add_columns(4, t, b, out, d);
-        d += 4;
-    }
-    if (d + 2 <= n) {
-        add_columns(2, t, b, out, d);
-        d += 2;
-    }
-    if (d < n)
-        add_columns(1, t, b, out, d);
-}
-
-/* The same with values selected by visibility: what is hidden may be NaN or infinite. */
-FA_NOINLINE void add_visible_values(const tile *t, const block *b, real *out) {
-    for (ptrdiff_t d = 0; d < t->g->call->d_value; d++)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            vec sum = v_set1(0);
-            for (int j = b->first; j < b->end; j++) {
-                const int at = j * PANEL + v * VEC_LANES;
-                const vec value = v_set1(b->value[j * b->value_row + d * b->value_step]);
-                const vec next = v_fma(value, v_load(t->scores + at), sum);
-                sum = v_select(v_eq(v_load(t->visible + at), v_set1(0)), sum, next);
-            }
-            real *o = out + d * PANEL + v * VEC_LANES;
-            v_store(o, v_fma(v_load(o), v_load(t->alpha + v * VEC_LANES), sum));
-        }
-}
-
-/* ---- one block, one tile ---- */
-
-static void panel_range(const tile *t, int panel, int64_t end_of_block, block *b) {
-    int64_t first = INT64_MAX, end = 0, all_first = 0, all_end = INT64_MAX;
-    for (int i = panel * PANEL; i < (panel + 1) * PANEL && i < t->n_row; i++) {
-        const row_rule *rule = &t->rule[i];
-        if (rule->first < rule->end) {
-            first = min_i64(first, rule->first);
-            end = max_i64(end, rule->end);
-        }
-        all_first = max_i64(all_first, rule->first);
-        all_end = min_i64(all_end, rule->end);
-    }
-    first = max_i64(first, b->first_key);
-    end = min_i64(end, end_of_block);
-    b->first = (int)(first < end ? first - b->first_key : 0);
-    b->end = (int)(first < end ? end - b->first_key : 0);
-    b->needs_range = all_first > first || all_end < end;
-}
-
-static void attend_panel(const tile *t, block b, int panel) {
-    const fa_attention *call = t->g->call;
-    real *out = t->segment.out + (size_t)panel * PANEL * call->d_value;
-    if (call->mask.data && b.first < b.end) {
-        load_panel_plane(t, &b, panel, &call->mask, offsetof(row_rule, mask), t->mask);
-        trim_to_mask(t, &b);
-        b.needs_mask = !mask_is_full(t, &b);
-    }
-    if (b.first == b.end)
-        return;
-    score_panel(t, &b, t->query + (size_t)panel * PANEL * call->d_head);
-    if (call->bias.data)
-        load_panel_plane(t, &b, panel, &call->bias, offsetof(row_rule, bias), t->bias);
-    if (t->g->has_long_form || b.needs_mask || b.needs_range)
-        finish_scores(t, &b, panel);
-    softmax_panel(t, &b, panel);
-    if (t->careful)
-        add_visible_values(t, &b, out);
-    else
-        add_values(t, &b, out);
 }
 
 /* Rows of K or V as reals: the caller's memory where that is fast, else a dense copy of the block.
@@ -471,7 +123,9 @@ static void attend_tile(tile *t) {
             first = min_i64(first, t->rule[i].first);
             end = max_i64(end, t->rule[i].end);
         }
-    clear_state(&t->total, t->n_panel, call->d_value);
+    int n_segment = 0;
+    if (first >= end)
+        clear_state(&t->total, t->n_panel, call->d_value);
     while (first < end) {
         const int64_t segment = segment_of_key(call, first);
         const int64_t stop = min_i64(end, first_key_of_segment(call, segment + 1));
@@ -485,7 +139,13 @@ static void attend_tile(tile *t) {
             }
         }
         first = stop;
-        merge_segment(t);
+        if (n_segment++ == 0) { /* merging into nothing changes nothing */
+            const softmax_state done = t->segment;
+            t->segment = t->total;
+            t->total = done;
+        } else {
+            merge_segment(t);
+        }
     }
 }
 
@@ -542,12 +202,41 @@ static void write_weights(const tile *t) {
             weigh_panel(t, &b, panel);
             for (int lane = 0; lane < PANEL && panel * PANEL + lane < t->n_row; lane++) {
                 const row_rule *rule = &t->rule[panel * PANEL + lane];
-                char *row = group_row(t->g, &call->weights, rule->query, rule->head);
+                char *row = row_of(&t->g->weights, rule->query, rule->head);
                 for (int j = b.first; j < b.end; j++)
                     put(row, call->weights.dtype, (ptrdiff_t)(first + j) * call->weights.column,
                         t->scores[j * PANEL + lane]);
             }
         }
+    }
+}
+
+/* Output and lse of up to VEC_LANES rows, one per lane; columns are turned back into rows. */
+static void write_rows(const tile *t, int row) {
+    const group *g = t->g;
+    const int n_row = (int)min_i64(VEC_LANES, t->n_row - row);
+    const ptrdiff_t n = (ptrdiff_t)g->call->d_value;
+    const real *total = t->total.out + (ptrdiff_t)(row / PANEL * PANEL) * n + row % PANEL;
+    real alphas[VEC_LANES] = {0}, sums[VEC_LANES] = {0}, lives[VEC_LANES] = {0};
+    char *to[VEC_LANES];
+    for (int i = 0; i < n_row; i++) {
+        const row_rule *rule = &t->rule[row + i];
+        const row_end end = end_row(g, rule, &t->total.max[row + i], &t->total.sum[row + i]);
+        alphas[i] = end.alpha;
+        sums[i] = end.sum;
+        lives[i] = end.live;
+        to[i] = row_of(&g->output, rule->query, rule->head);
+    }
+    const vec alpha = v_load(alphas), sum = v_load(sums), live = v_load(lives);
+    for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
+        const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
+        vec x[VEC_LANES];
+        for (int k = 0; k < VEC_LANES; k++)
+            x[k] = k < width ? output_of(v_load(total + (d + k) * PANEL), alpha, sum, live)
+                             : v_set1(0);
+        v_transpose(x);
+        for (int i = 0; i < n_row; i++)
+            store_columns(to[i], &g->output, d, width, x[i]);
     }
 }
 
@@ -561,10 +250,8 @@ static void run_tile(const group *g, int64_t first_row, real *scratch) {
         t.careful = 1;
         attend_tile(&t);
     }
-    for (int i = 0; i < t.n_row; i++) {
-        const size_t at = (size_t)(i / PANEL * PANEL) * g->call->d_value + i % PANEL;
-        write_row(g, &t.rule[i], t.total.out + at, PANEL, &t.total.max[i], &t.total.sum[i]);
-    }
+    for (int row = 0; row < t.n_row; row += VEC_LANES)
+        write_rows(&t, row);
     if (g->call->weights.data)
         write_weights(&t);
 }

@@ -1,0 +1,63 @@
+/* What every row ends with: the sink, the division, the rounding to the output type, lse. */
+
+/* The last merge, with a sink of weight 1 and no value; returns what the sums so far shrink by. */
+FA_INLINE real merge_sink(const group *g, int64_t head, real *max, real *sum) {
+    if (!g->call->sinks)
+        return 1;
+    const real sink = ((const real *)g->call->sinks)[head];
+    if (sink == -REAL_INFINITY)
+        return 1;
+    real sink2 = sink * LOG2E;
+    if (r_is_finite(sink))
+        sink2 = sink2 > REAL_HUGE ? REAL_HUGE : sink2 < -REAL_HUGE ? -REAL_HUGE : sink2;
+    const real both = r_max(*max, sink2);
+    const real base = both == -REAL_INFINITY ? 0 : both;
+    const real alpha = r_exp2(*max - base);
+    *sum = r_fma(*sum, alpha, r_exp2(sink2 - base));
+    *max = both;
+    return alpha;
+}
+
+/* How the sums of a row become its output: O * alpha / sum. `live` is 0 for a row that sees no key:
+ * its O may be anything, as 0 * NaN is not 0. */
+typedef struct row_end {
+    real alpha, sum, live;
+} row_end;
+
+/* Adds the sink to max and sum, which become the final ones, and writes lse. */
+static row_end end_row(const group *g, const row_rule *rule, real *max, real *sum) {
+    row_end end;
+    const int sees_key = *sum != 0;
+    end.alpha = merge_sink(g, rule->head, max, sum);
+    end.sum = *sum;
+    end.live = sees_key || *sum != *sum;
+    char *lse = row_of(&g->lse, rule->query, rule->head);
+    if (lse)
+        put(lse, REAL_DTYPE, 0,
+            *sum > 0    ? (*max + r_log2(*sum)) * LN2
+            : *sum == 0 ? -REAL_INFINITY
+                        : quiet_nan());
+    return end;
+}
+
+FA_INLINE vec output_of(vec o, vec alpha, vec sum, vec live) {
+    return v_drop(v_eq(live, v_set1(0)), v_div(v_mul(o, alpha), sum));
+}
+
+/* n <= VEC_LANES columns from d on of a row of the output: one rounding, one NaN, no negative zero.
+ */
+FA_INLINE void store_columns(char *row, const head_rows *output, ptrdiff_t d, int n, vec x) {
+    if (output->dtype == REAL_DTYPE && output->column == 1) {
+        real *to = (real *)row + d;
+        x = v_select(v_eq(x, x), v_add(x, v_set1(0)), v_set1(quiet_nan()));
+        if (n == VEC_LANES)
+            v_store(to, x);
+        else
+            v_store_part(to, x, n);
+        return;
+    }
+    real lanes[VEC_LANES];
+    v_store(lanes, x);
+    for (int i = 0; i < n; i++)
+        put(row, output->dtype, (d + i) * output->column, lanes[i]);
+}
