@@ -72,10 +72,33 @@ cdef extern from "fa.h":
 
     ctypedef fa_status (*fa_attention_function)(const fa_attention *) noexcept nogil
 
+    ctypedef enum fa_reduction_kind:
+        FA_SOFTMAX
+        FA_LOG_SOFTMAX
+        FA_LOGSUMEXP
+        FA_SOFTMAX_VJP
+
+    ctypedef struct fa_axes:
+        void *data
+        fa_dtype dtype
+        Py_ssize_t stride[64]
+
+    ctypedef struct fa_reduction:
+        fa_reduction_kind kind
+        int n_outer, n_reduced
+        int64_t shape[64]
+        fa_axes x, y, where, output
+        int n_thread
+        int (*poll)(void *) noexcept nogil
+        void *poll_context
+
+    ctypedef fa_status (*fa_reduction_function)(const fa_reduction *) noexcept nogil
+
     ctypedef struct fa_kernel_set:
         const char *name
         const char *arithmetic_class
         fa_attention_function attention_f32, attention_f64
+        fa_reduction_function reduction_f32, reduction_f64
 
     int fa_kernel_set_count() noexcept nogil
     const fa_kernel_set *fa_kernel_set_at(int index) noexcept nogil
@@ -149,13 +172,18 @@ cdef int _run(int isa, bint is_float64, const fa_attention *call) except -1:
             status = kernels.attention_f64(call)
         else:
             status = kernels.attention_f32(call)
+    return _check(status)
+
+
+cdef int _check(fa_status status) except -1:
+    """Turn a status into the exception that it stands for."""
     if status == FA_OK:
         return 0
     if status == FA_INTERRUPTED and PyErr_Occurred() != NULL:
         return -1  # what the signal handler raised
     if status == FA_NO_MEMORY:
-        raise MemoryError("no memory for the scratch of the attention kernels")
-    raise RuntimeError("attention was interrupted before it was complete")
+        raise MemoryError("no memory for the scratch of the kernels")
+    raise RuntimeError("the call was interrupted before it was complete")
 
 
 cdef class _Buffers:
@@ -181,13 +209,8 @@ cdef class _Buffers:
         """Fill `to` from an array of shape (*lead, head[, row][, column]), or leave it absent."""
         if array is None:
             return 0
-        code = _CODE_OF_DTYPE.get(array.dtype)
-        if code is None:  # bfloat16, whose arrays export no buffer
-            array = array.view("uint16")
-            code = FA_BFLOAT16
-        to.dtype = code
-        cdef Py_buffer *view = self.hold(array, writeable)
         cdef int axis
+        cdef Py_buffer *view = self.typed(array, &to.dtype, writeable)
         to.data = view.buf
         for axis in range(n_lead):
             to.lead[axis] = view.strides[axis] // view.itemsize
@@ -199,6 +222,26 @@ cdef class _Buffers:
         if has_column:
             axis += 1
             to.column = view.strides[axis] // view.itemsize
+        return 0
+
+    cdef Py_buffer *typed(self, object array, fa_dtype *dtype, bint writeable) except NULL:
+        """The buffer and the data type of an array."""
+        code = _CODE_OF_DTYPE.get(array.dtype)
+        if code is None:  # bfloat16, whose arrays export no buffer
+            array = array.view("uint16")
+            code = FA_BFLOAT16
+        dtype[0] = code
+        return self.hold(array, writeable)
+
+    cdef int describe_axes(self, object array, fa_axes *to, bint writeable) except -1:
+        """Fill `to` from an array of any number of axes, or leave it absent."""
+        if array is None:
+            return 0
+        cdef Py_buffer *view = self.typed(array, &to.dtype, writeable)
+        cdef int axis
+        to.data = view.buf
+        for axis in range(view.ndim):
+            to.stride[axis] = view.strides[axis] // view.itemsize
         return 0
 
     cdef const void *pointer(self, object array) except? NULL:
@@ -248,6 +291,35 @@ def attention(d, isa):
     call.n_thread = d.num_threads
     call.poll = _poll
     _run(_INDEX_OF_ISA[isa], d.compute_dtype == _float64, &call)
+
+
+def reduce(kind, d, isa):
+    """Fill the output of the ReductionDescriptor `d`; kinds as in fa.h, from softmax on."""
+    cdef fa_reduction call
+    cdef _Buffers buffers = _Buffers()
+    cdef const fa_kernel_set *kernels = fa_kernel_set_at(_INDEX_OF_ISA[isa])
+    cdef bint is_float64 = d.compute_dtype == _float64
+    cdef fa_status status
+    cdef int axis
+    memset(&call, 0, sizeof(call))
+    shape = d.x.shape
+    call.kind = <fa_reduction_kind><int>kind
+    call.n_outer = d.n_outer
+    call.n_reduced = len(shape) - call.n_outer
+    for axis in range(len(shape)):
+        call.shape[axis] = shape[axis]
+    buffers.describe_axes(d.x, &call.x, False)
+    buffers.describe_axes(d.y, &call.y, False)
+    buffers.describe_axes(d.where, &call.where, False)
+    buffers.describe_axes(d.output, &call.output, True)
+    call.n_thread = d.num_threads
+    call.poll = _poll
+    with nogil:
+        if is_float64:
+            status = kernels.reduction_f64(&call)
+        else:
+            status = kernels.reduction_f32(&call)
+    _check(status)
 
 
 cdef bint _is_plain(Py_buffer *view, int ndim, int *is_float64) noexcept:

@@ -12,6 +12,8 @@
 #define FA_DECLARE(isa) \
     fa_status fa_attention_f32_##isa(const fa_attention *call); \
     fa_status fa_attention_f64_##isa(const fa_attention *call); \
+    fa_status fa_reduction_f32_##isa(const fa_reduction *call); \
+    fa_status fa_reduction_f64_##isa(const fa_reduction *call); \
     extern const int fa_tile_rows_f32_##isa, fa_tile_rows_f64_##isa;
 
 FA_DECLARE(scalar)
@@ -35,7 +37,8 @@ typedef struct table_row {
 } table_row;
 
 #define FA_ROW(isa, arithmetic_class, runs_on) \
-    {{#isa, arithmetic_class, fa_attention_f32_##isa, fa_attention_f64_##isa}, \
+    {{#isa, arithmetic_class, fa_attention_f32_##isa, fa_attention_f64_##isa, \
+      fa_reduction_f32_##isa, fa_reduction_f64_##isa}, \
      &fa_tile_rows_f32_##isa, \
      &fa_tile_rows_f64_##isa, \
      runs_on}

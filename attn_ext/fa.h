@@ -16,7 +16,8 @@
 #define FA_ARITHMETIC_VERSION 1
 #define FA_KEY_BLOCK 96 /* keys per block of the softmax recurrence: part of the arithmetic */
 #define FA_SEGMENT 16   /* blocks per segment: part of the arithmetic */
-#define FA_MAX_LEAD 61  /* NumPy arrays have at most 64 axes; head, row and column are apart */
+#define FA_MAX_AXES 64
+#define FA_MAX_LEAD 61 /* NumPy arrays have at most 64 axes; head, row and column are apart */
 
 typedef enum fa_dtype {
     FA_BOOL,
@@ -65,13 +66,40 @@ typedef struct fa_attention {
     void *poll_context;
 } fa_attention;
 
+/* An array of shape (*outer, *reduced); data is NULL where the argument is absent. */
+typedef struct fa_axes {
+    void *data;
+    fa_dtype dtype;
+    ptrdiff_t stride[FA_MAX_AXES]; /* elements */
+} fa_axes;
+
+typedef enum fa_reduction_kind {
+    FA_SOFTMAX,
+    FA_LOG_SOFTMAX,
+    FA_LOGSUMEXP,
+    FA_SOFTMAX_VJP, /* x is the gradient, y the softmax */
+} fa_reduction_kind;
+
+typedef struct fa_reduction {
+    fa_reduction_kind kind;
+    int n_outer, n_reduced; /* axes */
+    int64_t shape[FA_MAX_AXES];
+    fa_axes x, y, where; /* where: bool */
+    fa_axes output;      /* of logsumexp: the outer axes alone */
+    int n_thread;
+    int (*poll)(void *);
+    void *poll_context;
+} fa_reduction;
+
 typedef fa_status (*fa_attention_function)(const fa_attention *call);
+typedef fa_status (*fa_reduction_function)(const fa_reduction *call);
 
 /* The kernels of one instruction set. */
 typedef struct fa_kernel_set {
     const char *name;
     const char *arithmetic_class; /* "fused" or "unfused" */
     fa_attention_function attention_f32, attention_f64;
+    fa_reduction_function reduction_f32, reduction_f64;
 } fa_kernel_set;
 
 /* dispatch.c: kernel sets of this build in ascending order of preference. */

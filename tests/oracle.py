@@ -11,7 +11,7 @@ The bound, with eps the unit roundoff of the arithmetic and over the keys that t
                      + (KEY_BLOCK + S / KEY_BLOCK) * tiny + half an ulp of the output type
 
     A = max_j |scale| k_scale_j sum_d |q_d k_jd|        B = max_j (|alibi| + |mask| + |bias|)
-    C = 12, or 28 with softcap
+    C = 12, or 20 with softcap
 
 lse: the bracket alone, plus 4 eps |lse|.  Weights: twice the bracket.
 """
@@ -269,7 +269,7 @@ def _one_head(call, b, h, g):
     dot_size = dot_size * np.abs(call.key_scale[b, g] * call.scale)
     value_size = np.max(np.abs(value), axis=1, initial=0, where=np.isfinite(value))
     n_key, d_head = call.key.shape[2:]
-    factor = 2 * d_head + (12 if call.softcap is None else 28)
+    factor = 2 * d_head + (12 if call.softcap is None else 20)
     bracket = factor * largest(dot_size) + 6 * largest(bias_size)
     bracket = bracket + 2 * KEY_BLOCK + 4 * n_key / KEY_BLOCK + 32
     return _judged(call, bracket, largest(value_size), output, lse, weights, visible)

@@ -6,7 +6,8 @@
 #define FA_REAL_BITS 32
 #include "simd/avx2.h"
 #define FA_ATTENTION fa_attention_f32_avx2
+#define FA_REDUCTION fa_reduction_f32_avx2
 #define FA_TILE_ROWS fa_tile_rows_f32_avx2
-#include "kernels/attention.inl.h"
+#include "kernels/all.inl.h"
 #include "target/end.h"
 #endif

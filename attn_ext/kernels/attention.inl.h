@@ -1,19 +1,8 @@
-/* The kernels of one type and one instruction set: its words are included before this file, which
- * then includes the algorithms in the order in which they build on each other.
+/* The entry of attention: tasks, scratch, the pool.
  *
  * Work is split by shape, never by the number of threads: a task is a tile of query rows of one
  * (batch entry, kv head), and no task depends on another.
  */
-#include "kernels/elementary.inl.h"
-#include "kernels/access.inl.h"
-#include "kernels/microkernel.inl.h"
-#include "kernels/group.inl.h"
-#include "kernels/result.inl.h"
-#include "kernels/score.inl.h"
-#include "kernels/panel.inl.h"
-#include "kernels/tile.inl.h"
-#include "kernels/few_steps.inl.h"
-#include "kernels/few.inl.h"
 
 /* Below this many multiply-adds another thread costs more than it brings: about 50 us of work.
  * benchmarks/threads.py shows the crossing. */

@@ -171,7 +171,8 @@ static void write_few_row(few *f, int r) {
     for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
         const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
         const vec o = v_load(f->total_out + r * f->width + d);
-        store_columns(row, &g->output, d, width, output_of(o, alpha, sum, live));
+        store_columns(row, g->output.dtype, g->output.column, d, width,
+                      output_of(o, alpha, sum, live));
     }
 }
 

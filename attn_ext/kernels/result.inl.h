@@ -44,10 +44,10 @@ FA_INLINE vec output_of(vec o, vec alpha, vec sum, vec live) {
     return v_drop(v_eq(live, v_set1(0)), v_div(v_mul(o, alpha), sum));
 }
 
-/* n <= VEC_LANES columns from d on of a row of the output: one rounding, one NaN, no negative zero.
- */
-FA_INLINE void store_columns(char *row, const head_rows *output, ptrdiff_t d, int n, vec x) {
-    if (output->dtype == REAL_DTYPE && output->column == 1) {
+/* n <= VEC_LANES columns from d on of a row, `step` elements apart: one rounding to its type, one
+ * NaN, no negative zero. */
+FA_INLINE void store_columns(char *row, fa_dtype dtype, ptrdiff_t step, ptrdiff_t d, int n, vec x) {
+    if (dtype == REAL_DTYPE && step == 1) {
         real *to = (real *)row + d;
         x = v_select(v_eq(x, x), v_add(x, v_set1(0)), v_set1(quiet_nan()));
         if (n == VEC_LANES)
@@ -59,5 +59,5 @@ FA_INLINE void store_columns(char *row, const head_rows *output, ptrdiff_t d, in
     real lanes[VEC_LANES];
     v_store(lanes, x);
     for (int i = 0; i < n; i++)
-        put(row, output->dtype, (d + i) * output->column, lanes[i]);
+        put(row, dtype, (d + i) * step, lanes[i]);
 }

@@ -236,7 +236,7 @@ static void write_rows(const tile *t, int row) {
                              : v_set1(0);
         v_transpose(x);
         for (int i = 0; i < n_row; i++)
-            store_columns(to[i], &g->output, d, width, x[i]);
+            store_columns(to[i], g->output.dtype, g->output.column, d, width, x[i]);
     }
 }
 

@@ -241,7 +241,7 @@ def scaled_dot_product_attention(
         A = max_j abs(scale) * sum_d abs(query[d] * key[j, d])
         B = max_j (abs(alibi) + abs(bias))
 
-    where K = 96 is the key block and C = 12, or 28 with softcap. It holds while every score and S times the greatest value stay
+    where K = 96 is the key block and C = 12, or 20 with softcap. It holds while every score and S times the greatest value stay
     below a quarter of the greatest finite number. The bound of lse has 1 in
     place of max(abs(value)), plus ``4 * u * abs(lse)``; that of the weights is twice that bracket.
 

@@ -6,7 +6,7 @@ With eps the unit roundoff of the arithmetic, over the keys j that a row sees,
                      + half an ulp of the output,
     A = max_j |scale| k_scale_j sum_d |q_d k_jd|,    B = max_j (|alibi| + |mask| + |bias|),
 
-where C is 12, or 28 with softcap, K is ``KEY_BLOCK`` and tiny the smallest subnormal. Both backends keep it, so their results
+where C is 12, or 20 with softcap, K is ``KEY_BLOCK`` and tiny the smallest subnormal. Both backends keep it, so their results
 differ by at most twice of it. The sums of A are themselves rounded, by a relative D eps, which is
 far below what the bound leaves open. A block of query rows is worked on at a time, against the
 keys that the block sees.
@@ -145,6 +145,6 @@ def _bound(
     info = np.finfo(d.compute_dtype)
     roundoff = math.ldexp(1.0, -info.nmant - 1)
     blocks = d.n_key / KEY_BLOCK
-    bracket = (2 * d.d_head + (12 if d.softcap is None else 28)) * a + 6 * b + 2 * KEY_BLOCK + 4 * blocks + 32
+    bracket = (2 * d.d_head + (12 if d.softcap is None else 20)) * a + 6 * b + 2 * KEY_BLOCK + 4 * blocks + 32
     tiny = (KEY_BLOCK + blocks) * float(info.smallest_subnormal)
     return np.asarray(roundoff * bracket * v + tiny)

@@ -99,6 +99,19 @@ def as_operand(name: str, x: object, *, int8_allowed: bool = False) -> Array:
     )
 
 
+def as_numbers(name: str, x: object) -> Array:
+    """Read what a reduction runs over: floats as they are, integers and bools as float64."""
+    array = as_array(name, x)
+    if is_float(array.dtype):
+        return native_layout(array)
+    if array.dtype.kind in "biu":
+        return array.astype(np.float64)
+    raise TypeError(
+        f"{name} has dtype {array.dtype}, expected {_FLOAT_NAMES}, or integers or bools, "
+        "which are taken as float64"
+    )
+
+
 def as_float_array(name: str, x: object) -> Array:
     """Read a bias: one of the four float types, kept as it is."""
     array = as_array(name, x)

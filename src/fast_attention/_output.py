@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,19 @@ def check_out(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     inputs: Mapping[str, object],
+    *,
+    like: str = "the query",
+    in_place: Collection[str] = (),
 ) -> Array:
-    """Return `out` if it is as it must be: shape, dtype, writeable, overlapping nothing."""
+    """Return `out` if it is as it must be: shape, dtype, writeable, overlapping nothing.
+
+    `like` names what gives `out` its dtype. An input named in `in_place` may be `out` itself,
+    element by element.
+    """
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a numpy.ndarray, not {type(out).__name__}")
     if out.dtype != dtype:
-        raise TypeError(f"out has dtype {out.dtype}, expected {dtype}, the dtype of the query")
+        raise TypeError(f"out has dtype {out.dtype}, expected {dtype}, the dtype of {like}")
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}, expected {shape}")
     if not out.flags.writeable:
@@ -34,9 +41,27 @@ def check_out(
             "two of its elements share memory"
         )
     for name, given in inputs.items():
+        if name in in_place and _is_same_memory(out, as_array(name, given)):
+            continue
         if _shares_memory(out, name, given):
-            raise ValueError(f"out overlaps {name} in memory, expected an array of its own")
+            itself = f"{name} itself or " if name in in_place else ""
+            raise ValueError(
+                f"out overlaps {name} in memory, expected {itself}an array of its own"
+            )
     return out
+
+
+def _is_same_memory(out: Array, given: Array) -> bool:
+    """Tell whether both have every element in the same place."""
+    return given is out or (
+        given.dtype == out.dtype
+        and given.shape == out.shape
+        and given.__array_interface__["data"][0] == out.__array_interface__["data"][0]
+        and all(
+            one == other or size == 1
+            for one, other, size in zip(given.strides, out.strides, out.shape, strict=True)
+        )
+    )
 
 
 def _shares_memory(out: Array, name: str, given: object) -> bool:

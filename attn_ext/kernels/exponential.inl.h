@@ -1,0 +1,73 @@
+/* exp and log1p of the softmax family: ARITHMETIC.md, second half. */
+
+#if FA_REAL_BITS == 32
+#define LN2_HI 0x1.62e4p-1f
+#define LN2_LO 0x1.7f7d1cp-20f
+#define EXP_MIN (-104.0f)
+#define ROUND_EVEN 0x1.8p23f
+#define ROUND_EXPONENT (0x1.8p23f + 127.0f)
+static const real EXPONENTIAL[] = {0x1p+0f,        0x1p-1f,        0x1.5554dcp-3f,
+                                   0x1.555518p-5f, 0x1.120bdep-7f, 0x1.6d117ap-10f};
+#else
+#define LN2_HI 0x1.62e42fefa3p-1
+#define LN2_LO 0x1.3de6af278ece6p-42
+#define EXP_MIN (-746.0)
+#define ROUND_EVEN 0x1.8p52
+#define ROUND_EXPONENT (0x1.8p52 + 1023.0)
+static const real EXPONENTIAL[] = {0x1p+0,
+                                   0x1.0000000000001p-1,
+                                   0x1.5555555555556p-3,
+                                   0x1.5555555553d38p-5,
+                                   0x1.11111111109a6p-7,
+                                   0x1.6c16c1789caa1p-10,
+                                   0x1.a01a01a7ce75dp-13,
+                                   0x1.a019b8cbe6585p-16,
+                                   0x1.71de0d863c737p-19,
+                                   0x1.2891d2ecb3ed9p-22,
+                                   0x1.af39091a8441ap-26};
+#endif
+#define EXPONENTIAL_TERMS ((int)(sizeof EXPONENTIAL / sizeof EXPONENTIAL[0]))
+
+/* e^d for d <= 0 or NaN, with gradual underflow. */
+FA_INLINE vec v_exp(vec d) {
+    const vec even = v_set1(ROUND_EVEN), exponent = v_set1(ROUND_EXPONENT);
+    const vec n = v_sub(v_add(v_mul(d, v_set1(LOG2E)), even), even);
+    const vec r = v_fma(n, v_set1(-LN2_LO), v_fma(n, v_set1(-LN2_HI), d));
+    vec e = v_set1(EXPONENTIAL[EXPONENTIAL_TERMS - 1]);
+    for (int k = EXPONENTIAL_TERMS - 2; k >= 0; k--)
+        e = v_fma(e, r, v_set1(EXPONENTIAL[k]));
+    e = v_fma(e, r, v_set1(1));
+    /* 2^n in two steps, either of which is a normal number; how n is split changes nothing */
+    const vec half = v_add(v_mul(n, v_set1((real)0.5)), exponent);
+    const vec rest = v_add(v_sub(n, v_sub(half, exponent)), exponent);
+    e = v_mul(v_mul(e, v_shift_to_exponent(half)), v_shift_to_exponent(rest));
+    return v_drop(v_lt(d, v_set1(EXP_MIN)), e);
+}
+
+/* log(1 + t) for t >= 0 or NaN: once per row, always in float64, never fused. */
+static double log1p_of(double t) {
+    static const double r[] = {0x1.5555555555558p-1, 0x1.9999999995276p-2, 0x1.2492492dfd3d3p-2,
+                               0x1.c71c62d643033p-3, 0x1.7462b900e4b3ep-3, 0x1.39fdd060a2a56p-3,
+                               0x1.2b5f3df0a9a78p-3};
+    double s, c = 0, k = 0, g = r[6];
+    if (t < 0x1.a8p-2) {
+        s = t / (2 + t);
+    } else {
+        const double u = 1 + t;
+        const uint64_t bits = fa_bits_f64(u);
+        const uint64_t power = (bits - UINT64_C(0x3fe6a09e667f3bcd)) >> 52;
+        const double z = fa_f64_from_bits(bits - (power << 52));
+        s = (z - 1) / (z + 1);
+        c = (t - (u - 1)) / u;
+        k = (double)power;
+        if (!(u - u == 0)) /* NaN, or beyond any sum */
+            return u;
+    }
+    const double w = s * s;
+    for (int i = 5; i >= 0; i--) {
+        const double product = g * w;
+        g = product + r[i];
+    }
+    const double wg = w * g, tail = s * (2 + wg), low = k * 0x1.3de6af278ece6p-42;
+    return k * 0x1.62e42fefa3p-1 + (tail + (low + c));
+}

@@ -1,0 +1,224 @@
+/* The softmax family along the lanes: the elements of a row are copied to a buffer and padded with
+ * -inf, which adds 0 to its partial sum. Element i goes to partial sum i mod PARTIALS. Rows longer
+ * than the buffer are read again instead of kept.
+ */
+#define PARTIALS 16
+#define PARTIAL_VECS (PARTIALS / VEC_LANES)
+#define ROW_BUFFER 8192 /* reals; a multiple of PARTIALS */
+
+typedef struct row_buffers {
+    real *x, *y, *where; /* (ROW_BUFFER,) */
+} row_buffers;
+
+/* Elements i .. i + count of a row as reals, then `pad` up to a whole number of PARTIALS. */
+static void load_elements(const reduction *r, const fa_axes *a, ptrdiff_t row, int64_t i, int count,
+                          real pad, real *to) {
+    if (r->n_reduced == 1) {
+        const ptrdiff_t step = a->stride[r->n_outer];
+        widen_row(to, element_at(a, row + (ptrdiff_t)i * step), a->dtype, count, step);
+    } else {
+        for (int k = 0; k < count; k++)
+            to[k] = element(element_at(a, row + offset_in_row(r, a, i + k)), a->dtype, 0);
+    }
+    for (int k = count; k % PARTIALS != 0; k++)
+        to[k] = pad;
+}
+
+typedef struct row_state {
+    real max;
+    vec partial[PARTIAL_VECS];
+    int64_t n_max;   /* elements equal to max */
+    real sum, log1p; /* of softmax; of the others */
+} row_state;
+
+/* Loads a stretch of x with what is excluded as -inf. */
+static void load_row(const reduction *r, int64_t row, int64_t i, int count, row_buffers *b) {
+    load_elements(r, &r->x, offset_of(r, &r->x, 0, r->n_outer, row), i, count, -REAL_INFINITY,
+                  b->x);
+    if (!r->where.data)
+        return;
+    load_elements(r, &r->where, offset_of(r, &r->where, 0, r->n_outer, row), i, count, 0, b->where);
+    for (int k = 0; k < count; k += VEC_LANES)
+        v_store(b->x + k, v_select(v_eq(v_load(b->where + k), v_set1(0)), v_set1(-REAL_INFINITY),
+                                   v_load(b->x + k)));
+}
+
+FA_INLINE int whole_partials(int count) { return (count + PARTIALS - 1) / PARTIALS * PARTIALS; }
+
+static real max_of(const real *x, int count, real max) {
+    vec most = v_set1(max);
+    real lanes[VEC_LANES];
+    for (int k = 0; k < whole_partials(count); k += VEC_LANES)
+        most = v_max(v_load(x + k), most);
+    v_store(lanes, most);
+    for (int i = 0; i < VEC_LANES; i++)
+        max = r_max(lanes[i], max);
+    return max;
+}
+
+/* x to exp(x - base) in place, added to the partial sums. */
+static void add_exponentials(real *x, int count, real base, vec partial[PARTIAL_VECS]) {
+    const vec from = v_set1(base);
+    for (int k = 0; k < whole_partials(count); k += PARTIALS)
+        for (int v = 0; v < PARTIAL_VECS; v++) {
+            real *at = x + k + v * VEC_LANES;
+            const vec p = v_exp(v_sub(v_load(at), from));
+            partial[v] = v_add(partial[v], p);
+            v_store(at, p);
+        }
+}
+
+/* The same without the elements equal to max, which are counted; x stays. */
+static int64_t add_others(const real *x, int count, real max, vec partial[PARTIAL_VECS]) {
+    const vec from = v_set1(max), one = v_set1(1);
+    vec n_max = v_set1(0);
+    real lanes[VEC_LANES], n = 0;
+    for (int k = 0; k < whole_partials(count); k += PARTIALS)
+        for (int v = 0; v < PARTIAL_VECS; v++) {
+            const vec at = v_load(x + k + v * VEC_LANES);
+            const vmask is_max = v_eq(at, from);
+            partial[v] = v_add(partial[v], v_drop(is_max, v_exp(v_sub(at, from))));
+            n_max = v_add(n_max, v_keep(is_max, one));
+        }
+    v_store(lanes, n_max);
+    for (int i = 0; i < VEC_LANES; i++)
+        n += lanes[i];
+    return (int64_t)n;
+}
+
+static real tree_sum(const vec partial[PARTIAL_VECS]) {
+    real s[PARTIALS];
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        v_store(s + v * VEC_LANES, partial[v]);
+    for (int h = PARTIALS / 2; h > 0; h /= 2)
+        for (int k = 0; k < h; k++)
+            s[k] += s[k + h];
+    return s[0];
+}
+
+/* a = log1p(r) of ARITHMETIC.md from the sum of the others; -inf marks an empty row. */
+static real log_of_rest(real max, real others, int64_t n_max) {
+    if (max == -REAL_INFINITY)
+        return others == others ? -REAL_INFINITY : others;
+    return (real)log1p_of(others + (real)(n_max - 1));
+}
+
+/* What the row adds up to, over stretches of at most ROW_BUFFER; a short row stays in b->x. */
+static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
+    row_state state = {.max = -REAL_INFINITY};
+    const int is_softmax = r->call->kind == FA_SOFTMAX, is_short = r->n <= ROW_BUFFER;
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        state.partial[v] = v_set1(0);
+    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+        const int count = (int)min_i64(ROW_BUFFER, r->n - i);
+        load_row(r, row, i, count, b);
+        state.max = max_of(b->x, count, state.max);
+    }
+    const real base = state.max == -REAL_INFINITY ? 0 : state.max;
+    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+        const int count = (int)min_i64(ROW_BUFFER, r->n - i);
+        if (!is_short)
+            load_row(r, row, i, count, b);
+        if (is_softmax)
+            add_exponentials(b->x, count, base, state.partial);
+        else if (state.max == -REAL_INFINITY)
+            add_exponentials(b->x, count, 0, state.partial); /* 0, or NaN if there is one */
+        else
+            state.n_max += add_others(b->x, count, state.max, state.partial);
+    }
+    state.sum = tree_sum(state.partial);
+    if (!is_softmax)
+        state.log1p = log_of_rest(state.max, state.sum, state.n_max);
+    return state;
+}
+
+/* One element of softmax from p, of log_softmax from x; `hidden` is what an excluded one becomes.
+ */
+FA_INLINE vec finish_softmax(vec p, vec sum) { return v_drop(v_eq(sum, v_set1(0)), v_div(p, sum)); }
+
+FA_INLINE vec finish_log_softmax(vec x, vec max, vec log1p) {
+    const vec hidden = v_set1(-REAL_INFINITY);
+    const vec y = v_sub(v_sub(x, max), log1p);
+    return v_select(v_eq(log1p, hidden), hidden, y);
+}
+
+static void store_row(const reduction *r, int64_t row, int64_t i, int count, const row_buffers *b,
+                      const real *y) {
+    const fa_axes *out = &r->output;
+    const ptrdiff_t base = offset_of(r, out, 0, r->n_outer, row);
+    const vec excluded = v_set1(r->call->kind == FA_LOG_SOFTMAX ? -REAL_INFINITY : 0);
+    for (int k = 0; k < count; k += VEC_LANES) {
+        const int width = count - k < VEC_LANES ? count - k : VEC_LANES;
+        vec at = v_load(y + k);
+        if (r->where.data)
+            at = v_select(v_eq(v_load(b->where + k), v_set1(0)), excluded, at);
+        if (r->n_reduced == 1) {
+            const ptrdiff_t step = out->stride[r->n_outer];
+            char *to = element_at(out, base + (ptrdiff_t)i * step);
+            store_columns(to, out->dtype, step, k, width, at);
+            continue;
+        }
+        real lanes[VEC_LANES];
+        v_store(lanes, at);
+        for (int w = 0; w < width; w++)
+            put(element_at(out, base + offset_in_row(r, out, i + k + w)), out->dtype, 0, lanes[w]);
+    }
+}
+
+static void softmax_row_along(const reduction *r, int64_t row, row_buffers *b) {
+    const row_state state = sum_row(r, row, b);
+    const int kind = r->call->kind;
+    if (kind == FA_LOGSUMEXP) {
+        char *to = element_at(&r->output, offset_of(r, &r->output, 0, r->n_outer, row));
+        const int is_empty = state.log1p == -REAL_INFINITY;
+        put(to, r->output.dtype, 0, is_empty ? -REAL_INFINITY : state.max + state.log1p);
+        return;
+    }
+    const real base = state.max == -REAL_INFINITY ? 0 : state.max;
+    /* +inf in the row: NaN by rule; inf - inf makes it so in softmax */
+    const vec log1p = v_set1(state.max == REAL_INFINITY ? quiet_nan() : state.log1p);
+    const vec sum = v_set1(state.sum), max = v_set1(base);
+    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+        const int count = (int)min_i64(ROW_BUFFER, r->n - i);
+        if (r->n > ROW_BUFFER)
+            load_row(r, row, i, count, b);
+        for (int k = 0; k < count; k += VEC_LANES) {
+            vec at = v_load(b->x + k);
+            if (kind == FA_LOG_SOFTMAX)
+                at = finish_log_softmax(at, max, log1p);
+            else
+                at = finish_softmax(r->n > ROW_BUFFER ? v_exp(v_sub(at, max)) : at, sum);
+            v_store(b->x + k, at);
+        }
+        store_row(r, row, i, count, b, b->x);
+    }
+}
+
+static void load_gradient(const reduction *r, int64_t row, int64_t i, int count, row_buffers *b) {
+    load_elements(r, &r->x, offset_of(r, &r->x, 0, r->n_outer, row), i, count, 0, b->x);
+    load_elements(r, &r->y, offset_of(r, &r->y, 0, r->n_outer, row), i, count, 0, b->y);
+}
+
+static void vjp_row_along(const reduction *r, int64_t row, row_buffers *b) {
+    vec partial[PARTIAL_VECS];
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        partial[v] = v_set1(0);
+    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+        const int count = (int)min_i64(ROW_BUFFER, r->n - i);
+        load_gradient(r, row, i, count, b);
+        for (int k = 0; k < whole_partials(count); k += PARTIALS)
+            for (int v = 0; v < PARTIAL_VECS; v++) {
+                const int at = k + v * VEC_LANES;
+                partial[v] = v_fma(v_load(b->x + at), v_load(b->y + at), partial[v]);
+            }
+    }
+    const vec sum = v_set1(tree_sum(partial));
+    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+        const int count = (int)min_i64(ROW_BUFFER, r->n - i);
+        if (r->n > ROW_BUFFER)
+            load_gradient(r, row, i, count, b);
+        for (int k = 0; k < count; k += VEC_LANES)
+            v_store(b->x + k, v_mul(v_load(b->y + k), v_sub(v_load(b->x + k), sum)));
+        store_row(r, row, i, count, b, b->x);
+    }
+}
