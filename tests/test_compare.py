@@ -251,7 +251,7 @@ def test_error_bound_is_that_of_the_oracle(dtype, options):
     }
     described = _descriptor.describe_attention(*arrays, **options)
     expected = oracle.attention(*arrays, **options)
-    bound = _bound.error_bound(described)
+    bound = _bound.arithmetic_bound(described)
     rounding = oracle.half_ulp(np.abs(expected.output) + bound[..., None], arrays[0].dtype)
     np.testing.assert_allclose(bound[..., None] + rounding, expected.output_bound, rtol=1e-4)
 

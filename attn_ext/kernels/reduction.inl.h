@@ -29,9 +29,14 @@ static void reduce_unit(const reduction *r, int64_t unit, real *scratch) {
         return;
     }
     const column_group c = open_columns(r, row_of_columns(r, unit), scratch);
+    const int kind = r->call->kind, is_dense = kind != FA_LOGSUMEXP && is_dense_across(r);
     if (is_vjp)
         vjp_rows_across(&c);
-    else if (r->call->kind == FA_SOFTMAX)
+    else if (is_dense && kind == FA_SOFTMAX)
+        softmax_columns_dense(&c);
+    else if (is_dense)
+        log_softmax_columns_dense(&c);
+    else if (kind == FA_SOFTMAX)
         softmax_rows_across(&c);
     else
         log_rows_across(&c);

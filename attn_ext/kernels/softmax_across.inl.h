@@ -139,3 +139,89 @@ static void vjp_rows_across(const column_group *c) {
         store_lanes(
             c, i, v_mul(load_lanes(c, &r->y, c->y, i), v_sub(load_lanes(c, &r->x, c->x, i), sum)));
 }
+
+/* ---- columns of reals ---- */
+
+/* VEC_LANES neighbouring columns (n, width) of reals in x and y, stepped through without look-ups.
+ */
+typedef struct dense_columns {
+    const real *x;
+    real *y;
+    ptrdiff_t x_step, y_step;
+    int64_t n;
+    int width;
+    vec max, base;
+} dense_columns;
+
+static int is_dense_across(const reduction *r) {
+    const int lane = r->n_outer - 1;
+    return r->n_reduced == 1 && !r->where.data && r->x.dtype == REAL_DTYPE &&
+           r->output.dtype == REAL_DTYPE && r->x.stride[lane] == 1 && r->output.stride[lane] == 1 &&
+           r->n < (1 << 24); /* so that a count of elements is exact in T */
+}
+
+FA_INLINE vec load_dense(const dense_columns *c, int64_t i) {
+    const real *x = c->x + i * c->x_step;
+    return c->width == VEC_LANES ? v_load(x) : v_load_part(x, c->width);
+}
+
+FA_INLINE void store_dense_lanes(const dense_columns *c, int64_t i, vec y) {
+    store_dense(c->y + i * c->y_step, c->width, y);
+}
+
+static dense_columns open_dense_columns(const column_group *group) {
+    const reduction *r = group->r;
+    dense_columns c;
+    c.x = (const real *)element_at(&r->x, group->x);
+    c.y = (real *)element_at(&r->output, group->output);
+    c.x_step = r->x.stride[r->n_outer];
+    c.y_step = r->output.stride[r->n_outer];
+    c.n = r->n;
+    c.width = group->width;
+    c.max = v_set1(-REAL_INFINITY);
+    for (int64_t i = 0; i < c.n; i++)
+        c.max = v_max(load_dense(&c, i), c.max);
+    c.base = v_drop(v_eq(c.max, v_set1(-REAL_INFINITY)), c.max);
+    return c;
+}
+
+static void softmax_columns_dense(const column_group *group) {
+    const dense_columns c = open_dense_columns(group);
+    for (int64_t i = 0; i < c.n; i++) {
+        real *s = group->partial + i % PARTIALS * VEC_LANES;
+        const vec p = v_exp(v_sub(load_dense(&c, i), c.base));
+        v_store(s, v_add(v_load(s), p));
+        store_dense_lanes(&c, i, p);
+    }
+    const vec sum = tree_sum_of_lanes(group);
+    for (int64_t i = 0; i < c.n; i++) {
+        const real *y = c.y + i * c.y_step;
+        const vec p = c.width == VEC_LANES ? v_load(y) : v_load_part(y, c.width);
+        store_dense_lanes(&c, i, finish_softmax(p, sum));
+    }
+}
+
+static void log_softmax_columns_dense(const column_group *group) {
+    const dense_columns c = open_dense_columns(group);
+    const vec one = v_set1(1);
+    vec count = v_set1(0);
+    real maxima[VEC_LANES], others[VEC_LANES], counts[VEC_LANES], log1p[VEC_LANES];
+    for (int64_t i = 0; i < c.n; i++) {
+        real *s = group->partial + i % PARTIALS * VEC_LANES;
+        const vec x = load_dense(&c, i);
+        const vmask is_max = v_eq(x, c.base);
+        v_store(s, v_add(v_load(s), v_drop(is_max, v_exp(v_sub(x, c.base)))));
+        count = v_add(count, v_keep(is_max, one));
+    }
+    v_store(maxima, c.max);
+    v_store(others, tree_sum_of_lanes(group));
+    v_store(counts, count);
+    for (int w = 0; w < VEC_LANES; w++) {
+        log1p[w] = log_of_rest(maxima[w], others[w], (int64_t)counts[w]);
+        if (maxima[w] == REAL_INFINITY)
+            log1p[w] = quiet_nan();
+    }
+    const vec a = v_load(log1p);
+    for (int64_t i = 0; i < c.n; i++)
+        store_dense_lanes(&c, i, finish_log_softmax(load_dense(&c, i), c.base, a));
+}

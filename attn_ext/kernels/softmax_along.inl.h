@@ -45,35 +45,46 @@ static void load_row(const reduction *r, int64_t row, int64_t i, int count, row_
 
 FA_INLINE int whole_partials(int count) { return (count + PARTIALS - 1) / PARTIALS * PARTIALS; }
 
-static real max_of(const real *x, int count, real max) {
-    vec most = v_set1(max);
+static real max_of(const real *x, int64_t count, real max) {
+    vec most[PARTIAL_VECS];
     real lanes[VEC_LANES];
-    for (int k = 0; k < whole_partials(count); k += VEC_LANES)
-        most = v_max(v_load(x + k), most);
-    v_store(lanes, most);
-    for (int i = 0; i < VEC_LANES; i++)
-        max = r_max(lanes[i], max);
-    return max;
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        most[v] = v_set1(max);
+    for (int64_t k = 0; k < count; k += PARTIALS)
+        for (int v = 0; v < PARTIAL_VECS; v++)
+            most[v] = v_max(v_load(x + k + v * VEC_LANES), most[v]);
+    for (int v = 1; v < PARTIAL_VECS; v++)
+        most[0] = v_max(most[v], most[0]);
+    v_store(lanes, most[0]);
+    for (int h = VEC_LANES / 2; h > 0; h /= 2)
+        for (int i = 0; i < h; i++)
+            lanes[i] = r_max(lanes[i + h], lanes[i]);
+    return lanes[0];
 }
 
-/* x to exp(x - base) in place, added to the partial sums. */
-static void add_exponentials(real *x, int count, real base, vec partial[PARTIAL_VECS]) {
+/* p = exp(x - base), added to the partial sums; p may be x. */
+static void add_exponentials(const real *x, real *p, int64_t count, real base,
+                             vec partial[PARTIAL_VECS]) {
     const vec from = v_set1(base);
-    for (int k = 0; k < whole_partials(count); k += PARTIALS)
+    vec sum[PARTIAL_VECS];
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        sum[v] = partial[v];
+    for (int64_t k = 0; k < count; k += PARTIALS)
         for (int v = 0; v < PARTIAL_VECS; v++) {
-            real *at = x + k + v * VEC_LANES;
-            const vec p = v_exp(v_sub(v_load(at), from));
-            partial[v] = v_add(partial[v], p);
-            v_store(at, p);
+            const vec e = v_exp(v_sub(v_load(x + k + v * VEC_LANES), from));
+            sum[v] = v_add(sum[v], e);
+            v_store(p + k + v * VEC_LANES, e);
         }
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        partial[v] = sum[v];
 }
 
 /* The same without the elements equal to max, which are counted; x stays. */
-static int64_t add_others(const real *x, int count, real max, vec partial[PARTIAL_VECS]) {
+static int64_t add_others(const real *x, int64_t count, real max, vec partial[PARTIAL_VECS]) {
     const vec from = v_set1(max), one = v_set1(1);
     vec n_max = v_set1(0);
     real lanes[VEC_LANES], n = 0;
-    for (int k = 0; k < whole_partials(count); k += PARTIALS)
+    for (int64_t k = 0; k < count; k += PARTIALS)
         for (int v = 0; v < PARTIAL_VECS; v++) {
             const vec at = v_load(x + k + v * VEC_LANES);
             const vmask is_max = v_eq(at, from);
@@ -87,10 +98,15 @@ static int64_t add_others(const real *x, int count, real max, vec partial[PARTIA
 }
 
 static real tree_sum(const vec partial[PARTIAL_VECS]) {
-    real s[PARTIALS];
+    vec whole[PARTIAL_VECS];
+    real s[VEC_LANES];
     for (int v = 0; v < PARTIAL_VECS; v++)
-        v_store(s + v * VEC_LANES, partial[v]);
-    for (int h = PARTIALS / 2; h > 0; h /= 2)
+        whole[v] = partial[v];
+    for (int h = PARTIAL_VECS / 2; h > 0; h /= 2)
+        for (int v = 0; v < h; v++)
+            whole[v] = v_add(whole[v], whole[v + h]);
+    v_store(s, whole[0]);
+    for (int h = VEC_LANES / 2; h > 0; h /= 2)
         for (int k = 0; k < h; k++)
             s[k] += s[k + h];
     return s[0];
@@ -105,26 +121,27 @@ static real log_of_rest(real max, real others, int64_t n_max) {
 
 /* What the row adds up to, over stretches of at most ROW_BUFFER; a short row stays in b->x. */
 static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
-    row_state state = {.max = -REAL_INFINITY};
+    row_state state;
+    state.max = -REAL_INFINITY;
+    state.n_max = 0;
+    state.log1p = 0;
     const int is_softmax = r->call->kind == FA_SOFTMAX, is_short = r->n <= ROW_BUFFER;
     for (int v = 0; v < PARTIAL_VECS; v++)
         state.partial[v] = v_set1(0);
     for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         load_row(r, row, i, count, b);
-        state.max = max_of(b->x, count, state.max);
+        state.max = max_of(b->x, whole_partials(count), state.max);
     }
     const real base = state.max == -REAL_INFINITY ? 0 : state.max;
     for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         if (!is_short)
             load_row(r, row, i, count, b);
-        if (is_softmax)
-            add_exponentials(b->x, count, base, state.partial);
-        else if (state.max == -REAL_INFINITY)
-            add_exponentials(b->x, count, 0, state.partial); /* 0, or NaN if there is one */
+        if (is_softmax || state.max == -REAL_INFINITY) /* then 0, or NaN if there is one */
+            add_exponentials(b->x, b->x, whole_partials(count), base, state.partial);
         else
-            state.n_max += add_others(b->x, count, state.max, state.partial);
+            state.n_max += add_others(b->x, whole_partials(count), state.max, state.partial);
     }
     state.sum = tree_sum(state.partial);
     if (!is_softmax)
@@ -165,9 +182,87 @@ static void store_row(const reduction *r, int64_t row, int64_t i, int count, con
     }
 }
 
+/* ---- rows of neighbouring reals ---- */
+
+/* Such a row is read where it is. Its last, incomplete PARTIALS elements go through a padded copy.
+ */
+typedef struct dense_row {
+    const real *x;
+    real *y;
+    int64_t whole;
+    int n_tail;
+    real tail[PARTIALS], max;
+} dense_row;
+
+static int is_dense(const reduction *r) {
+    return r->n_reduced == 1 && !r->where.data && r->x.dtype == REAL_DTYPE &&
+           r->output.dtype == REAL_DTYPE && r->x.stride[r->n_outer] == 1 &&
+           r->output.stride[r->n_outer] == 1;
+}
+
+static void open_dense(const reduction *r, int64_t row, dense_row *d) {
+    d->x = (const real *)element_at(&r->x, offset_of(r, &r->x, 0, r->n_outer, row));
+    d->y = (real *)element_at(&r->output, offset_of(r, &r->output, 0, r->n_outer, row));
+    d->whole = r->n / PARTIALS * PARTIALS;
+    d->n_tail = (int)(r->n - d->whole);
+    for (int k = 0; k < PARTIALS; k++)
+        d->tail[k] = k < d->n_tail ? d->x[d->whole + k] : -REAL_INFINITY;
+    d->max = max_of(d->tail, PARTIALS, max_of(d->x, d->whole, -REAL_INFINITY));
+}
+
+FA_INLINE void store_dense(real *y, int n, vec x) {
+    store_columns((char *)y, REAL_DTYPE, 1, 0, n, x);
+}
+
+/* The result takes the place of the exponentials: one of them per element, whatever the length. */
+static void softmax_row_dense(dense_row *d) {
+    const real base = d->max == -REAL_INFINITY ? 0 : d->max;
+    vec partial[PARTIAL_VECS];
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        partial[v] = v_set1(0);
+    add_exponentials(d->x, d->y, d->whole, base, partial);
+    add_exponentials(d->tail, d->tail, d->n_tail, base, partial);
+    const vec sum = v_set1(tree_sum(partial));
+    for (int64_t k = 0; k < d->whole; k += VEC_LANES)
+        store_dense(d->y + k, VEC_LANES, finish_softmax(v_load(d->y + k), sum));
+    for (int k = 0; k < d->n_tail; k += VEC_LANES)
+        store_dense(d->y + d->whole + k, (int)min_i64(VEC_LANES, d->n_tail - k),
+                    finish_softmax(v_load(d->tail + k), sum));
+}
+
+/* For a row with a maximum above -inf. */
+static void log_softmax_row_dense(dense_row *d) {
+    vec partial[PARTIAL_VECS];
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        partial[v] = v_set1(0);
+    const int64_t n_max = add_others(d->x, d->whole, d->max, partial) +
+                          add_others(d->tail, d->n_tail, d->max, partial);
+    const real a = log_of_rest(d->max, tree_sum(partial), n_max);
+    const vec log1p = v_set1(d->max == REAL_INFINITY ? quiet_nan() : a), max = v_set1(d->max);
+    for (int64_t k = 0; k < d->whole; k += VEC_LANES)
+        store_dense(d->y + k, VEC_LANES, v_sub(v_sub(v_load(d->x + k), max), log1p));
+    for (int k = 0; k < d->n_tail; k += VEC_LANES)
+        store_dense(d->y + d->whole + k, (int)min_i64(VEC_LANES, d->n_tail - k),
+                    v_sub(v_sub(v_load(d->tail + k), max), log1p));
+}
+
+/* ---- any row ---- */
+
 static void softmax_row_along(const reduction *r, int64_t row, row_buffers *b) {
-    const row_state state = sum_row(r, row, b);
     const int kind = r->call->kind;
+    if (kind != FA_LOGSUMEXP && is_dense(r)) {
+        dense_row d;
+        open_dense(r, row, &d);
+        if (kind == FA_SOFTMAX) {
+            softmax_row_dense(&d);
+            return;
+        }
+        if (d.max > -REAL_INFINITY) {
+            log_softmax_row_dense(&d);
+            return;
+        }
+    }
+    const row_state state = sum_row(r, row, b);
     if (kind == FA_LOGSUMEXP) {
         char *to = element_at(&r->output, offset_of(r, &r->output, 0, r->n_outer, row));
         const int is_empty = state.log1p == -REAL_INFINITY;

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, SupportsFloat, SupportsIndex, TypedDict, Unpack, overload
+from typing import Literal, NamedTuple, SupportsFloat, Unpack, overload
 
 from . import _backend, _threads
 from ._descriptor import describe_attention
 from ._dtypes import Array, ArrayInput
+from ._options import ScoreOptions, Window, warn_if_ends_differ
 
 
 class OutputLse(NamedTuple):
@@ -33,23 +32,9 @@ class OutputLseWeights(NamedTuple):
     weights: Array
 
 
-Window = SupportsIndex | Sequence[SupportsIndex | None] | None
-
-
-class _Options(TypedDict, total=False):
+class _Options(ScoreOptions, total=False):
     """The keyword arguments that do not change the type of the result."""
 
-    bias: ArrayInput | None
-    is_causal: bool
-    scale: SupportsFloat | None
-    window: Window
-    query_offset: ArrayInput | Literal["end"] | None
-    kv_lengths: ArrayInput | None
-    softcap: SupportsFloat | None
-    sinks: ArrayInput | None
-    alibi_slopes: ArrayInput | None
-    k_scale: ArrayInput | None
-    v_scale: ArrayInput | None
     out: Array | None
     num_threads: int | None
 
@@ -328,19 +313,10 @@ def scaled_dot_product_attention(
         out=out,
         num_threads=num_threads,
     )
-    if query_offset is None and described.alignment_matters():
-        warnings.warn(
-            _TWO_ALIGNMENTS.format(described.n_query, described.n_key), UserWarning, stacklevel=2
-        )
+    if query_offset is None:
+        warn_if_ends_differ(described)
     _backend.attend(described)
     output, lse, weights = described.results()
     if lse is None:
         return output if weights is None else OutputWeights(output, weights)
     return OutputLse(output, lse) if weights is None else OutputLseWeights(output, lse, weights)
-
-
-_TWO_ALIGNMENTS = (
-    "{} queries and {} keys, and no query_offset: query 0 is taken to stand at key 0 "
-    "(query_offset=0, top-left alignment). For the last query at the last valid key "
-    '(bottom-right alignment) give query_offset="end"'
-)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ._descriptor import AttentionDescriptor
     from ._dtypes import Array
+    from ._reduction import ReductionDescriptor
 
 Choice = tuple[str, str | None]  # backend, instruction set (None for NumPy)
 
@@ -229,3 +230,14 @@ def attend(descriptor: AttentionDescriptor) -> None:
         descriptor.fill_without_keys()
     else:
         _numpy.attention(descriptor)
+
+
+def reduce(descriptor: ReductionDescriptor) -> None:
+    """Fill the result of a described reduction on the backend in use."""
+    if descriptor.fill_without_elements():
+        return
+    isa = _choices.get()[-1][1]
+    if isa is not None:
+        _entry.reduce(int(descriptor.kind), descriptor, isa)
+    else:
+        _numpy.reduce(descriptor)

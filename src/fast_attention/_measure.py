@@ -85,7 +85,7 @@ def _measure(workload: _workloads.Workload, request: dict[str, Any]) -> dict[str
     for side in SIDES:
         with _backend.using(side):
             outputs[side] = call()
-    bound = _bound.error_bound(describe_attention(*arrays, **options))
+    bound = _bound.arithmetic_bound(describe_attention(*arrays, **options))
     agreement = _agreement(outputs, bound)
     gc.collect()
     gc.disable()

@@ -7,8 +7,11 @@ _scores     the final scores of one block, tile rows x chunk keys
 _at_once    a small call without options, in one piece
 _online     the online softmax over the chunks of a tile, and the careful redo
 _rounding   from the arithmetic to the output type
+
+reduce      softmax, log_softmax, logsumexp and softmax_vjp: blocks of rows              _softmax
 """
 
 from ._online import attention
+from ._softmax import reduce
 
-__all__ = ["attention"]
+__all__ = ["attention", "reduce"]

@@ -106,7 +106,7 @@ def tiles(d: AttentionDescriptor) -> Iterator[Tile]:
     chunk = min(max(CHUNK_KEYS, STACK_SCORES // (rows * group)), LONGEST_CHUNK)
     chunk = min(chunk, rows + reach, d.n_key)
     most = max(1, STACK_SCORES // (rows * group * chunk))
-    for index in _stacks((*d.lead, d.n_kv_head), most):
+    for index in stacks((*d.lead, d.n_kv_head), most):
         for start in range(0, d.n_query, rows):
             yield Tile(index, start, min(start + rows, d.n_query), chunk)
 
@@ -119,7 +119,7 @@ def _window_width(d: AttentionDescriptor) -> int:
     return min(d.n_key, d.window_left + 1 + right)
 
 
-def _stacks(shape: tuple[int, ...], most: int) -> Iterator[Index]:
+def stacks(shape: tuple[int, ...], most: int) -> Iterator[Index]:
     """Cover an array of `shape` by indices that each reach at most `most` elements."""
     if math.prod(shape) <= most:
         yield ()
@@ -132,7 +132,7 @@ def _stacks(shape: tuple[int, ...], most: int) -> Iterator[Index]:
             yield (slice(start, start + step),)
         return
     for i in range(first):
-        for index in _stacks(tuple(rest), most):
+        for index in stacks(tuple(rest), most):
             yield (i, *index)
 
 

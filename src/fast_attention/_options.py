@@ -1,0 +1,68 @@
+"""The options that say what attention computes, for every function that takes the same ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Literal, SupportsFloat, SupportsIndex, TypedDict
+
+from ._descriptor import AttentionDescriptor, describe_attention
+from ._dtypes import ArrayInput
+
+Window = SupportsIndex | Sequence[SupportsIndex | None] | None
+
+
+class ScoreOptions(TypedDict, total=False):
+    """The keyword arguments on which the numbers depend, and nothing else does."""
+
+    bias: ArrayInput | None
+    is_causal: bool
+    scale: SupportsFloat | None
+    window: Window
+    query_offset: ArrayInput | Literal["end"] | None
+    kv_lengths: ArrayInput | None
+    softcap: SupportsFloat | None
+    sinks: ArrayInput | None
+    alibi_slopes: ArrayInput | None
+    k_scale: ArrayInput | None
+    v_scale: ArrayInput | None
+
+
+def describe_scores(
+    function: str,
+    query: ArrayInput,
+    key: ArrayInput,
+    value: ArrayInput,
+    attn_mask: ArrayInput | None,
+    options: ScoreOptions,
+) -> AttentionDescriptor:
+    """Describe a call for the public `function`: the checks and the warning of attention itself."""
+    check_names(function, options, ScoreOptions.__optional_keys__)
+    described = describe_attention(query, key, value, attn_mask, **options)
+    if options.get("query_offset") is None:
+        warn_if_ends_differ(described, stacklevel=4)
+    return described
+
+
+def check_names(function: str, options: object, known: frozenset[str]) -> None:
+    """Refuse options that `function` does not know."""
+    assert isinstance(options, dict)
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"{function}() has no option {name!r}, expected one of {', '.join(sorted(known))}"
+            )
+
+
+def warn_if_ends_differ(described: AttentionDescriptor, stacklevel: int = 3) -> None:
+    """Warn of a call without query_offset whose results depend on one."""
+    if described.alignment_matters():
+        text = _TWO_ALIGNMENTS.format(described.n_query, described.n_key)
+        warnings.warn(text, UserWarning, stacklevel=stacklevel)
+
+
+_TWO_ALIGNMENTS = (
+    "{} queries and {} keys, and no query_offset: query 0 is taken to stand at key 0 "
+    "(query_offset=0, top-left alignment). For the last query at the last valid key "
+    '(bottom-right alignment) give query_offset="end"'
+)
