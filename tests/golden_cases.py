@@ -14,6 +14,8 @@ operations are on unsigned 64-bit integers, and the results are exact in the typ
     int8       (x >> 56) - 128;    its scales  abs(mantissas) / 64
     mask       (x >> 62) != 0;     bias        numbers as above, -inf where (x & 0x70) == 0
     sinks      coarse;             slopes      coarse / 16
+    x, grad    numbers as above, times the case's size;    y    abs(mantissas) / 16
+    where      (x >> 62) != 0
 
 The stream of a case is 16 times its place in CASES, plus the place of the argument in STREAMS: a
 new case goes to the end.
@@ -26,6 +28,7 @@ import numpy as np
 import support
 
 STREAMS = ("query", "key", "value", "mask", "bias", "sinks", "alibi_slopes", "k_scale", "v_scale")
+STREAMS += ("x", "grad", "y", "where")
 PRECISION = {"f2": 11, "bf": 8, "f4": 24, "f8": 53}
 
 
@@ -121,6 +124,41 @@ class Case:
         return coarse(x, "f4") / (16 if name == "alibi_slopes" else 1)
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """One call of the softmax family."""
+
+    function: str
+    types: str = "f4"
+    shape: tuple = (5, 100)
+    axis: object = -1
+    numbers: object = mantissas
+    size: float = 4.0
+    has_where: bool = False
+    changes: tuple = ()  # (index, number), in x or grad
+    bias_type = ""
+
+    def arguments(self, place):
+        """Arguments of the function, by name."""
+        first = "grad" if self.function == "softmax_vjp" else "x"
+        array = self._numbers(place, first) * self.size
+        for index, number in self.changes:
+            array[index] = number
+        arguments = {first: self._typed(array), "axis": self.axis}
+        if self.function == "softmax_vjp":
+            arguments["y"] = self._typed(np.abs(self._numbers(place, "y")) / 16)
+        if self.has_where:
+            x = hashed(16 * place + STREAMS.index("where"), *self.shape)
+            arguments["where"] = (x >> np.uint64(62)) != 0
+        return arguments
+
+    def _numbers(self, place, name):
+        return self.numbers(hashed(16 * place + STREAMS.index(name), *self.shape), self.types)
+
+    def _typed(self, array):
+        return array.astype(support.bfloat16 if self.types == "bf" else self.types)
+
+
 F64 = "f8 f8 f8"
 INF, NAN = np.inf, np.nan
 END = {"query_offset": "end"}
@@ -191,6 +229,25 @@ CASES = {
         numbers=coarse, draw=("bias",), changes=(("query", (1,), -3.0e38), ("bias", (0, 7), 3.3e38))
     ),
     "tiny values": Case("f2 f4 f4", changes=(("value", (slice(None), 3), 2.0**-25),)),
+    "softmax": Reduction("softmax"),
+    "softmax float64, first axis": Reduction("softmax", "f8", (100, 9), 0),
+    "softmax over the range of exp": Reduction("softmax", shape=(4, 200), size=64.0),
+    "softmax over the range of exp, float64": Reduction("softmax", "f8", (4, 200), size=512.0),
+    "softmax float16, two axes of four": Reduction(
+        "softmax", "f2", (3, 4, 5, 6), (0, 2), has_where=True
+    ),
+    "log_softmax, first axis": Reduction("log_softmax", shape=(100, 9), axis=0),
+    "log_softmax float64": Reduction("log_softmax", "f8", size=16.0),
+    "log_softmax bfloat16, where": Reduction("log_softmax", "bf", has_where=True),
+    "log_softmax of ties": Reduction("log_softmax", shape=(50, 40), numbers=coarse),
+    "logsumexp": Reduction("logsumexp"),
+    "logsumexp float64, a long row": Reduction("logsumexp", "f8", (2, 9000)),
+    "logsumexp float16, all axes": Reduction("logsumexp", "f2", (9, 7, 11), None, has_where=True),
+    "logsumexp, nan and infinities": Reduction(
+        "logsumexp", changes=(((1, 3), NAN), ((2, 5), INF), ((3,), -INF), ((4, 7), -INF))
+    ),
+    "softmax_vjp": Reduction("softmax_vjp"),
+    "softmax_vjp float64, first axis": Reduction("softmax_vjp", "f8", (100, 9), 0),
 }  # fmt: skip
 
 
@@ -213,5 +270,7 @@ def digest_of_inputs(name):
     return digest(*(inputs[key] for key in sorted(inputs) if isinstance(inputs[key], np.ndarray)))
 
 
-def digests_of_results(output, lse, weights):
-    return {"output": digest(output), "lse": digest(lse), "weights": digest(weights)}
+def digests_of_results(*results):
+    """Digests of output, lse and weights; or of the one result of a reduction."""
+    names = ("result",) if len(results) == 1 else ("output", "lse", "weights")
+    return {name: digest(result) for name, result in zip(names, results, strict=True)}

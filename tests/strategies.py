@@ -3,6 +3,7 @@
 import numpy as np
 import oracle
 import support
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 LARGEST_LENGTH = oracle.KEY_BLOCK + 8
@@ -11,6 +12,17 @@ LEADS = [
     ((), (), ()), ((2,), (2,), (2,)), ((2,), (1,), (1,)), ((), (3,), (1,)),
     ((2, 1), (1, 3), (3,)), ((1, 1, 2), (2,), ()),
 ]  # fmt: skip
+
+
+def repeatable(max_examples):
+    """Return the settings of a property test: always the same examples, and `engine` allowed."""
+    return settings(
+        max_examples=max_examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
 
 
 @st.composite

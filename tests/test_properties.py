@@ -6,20 +6,14 @@ import numpy as np
 import oracle
 import strategies
 import support
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fast_attention import scaled_dot_product_attention
 
 GARBAGE = st.sampled_from([np.nan, np.inf, -np.inf, 3e38])
 ALL = {"return_lse": True, "return_weights": True}
-repeatable = settings(
-    max_examples=200,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+repeatable = strategies.repeatable(200)
 
 
 @repeatable

@@ -2,7 +2,7 @@
  * the lanes for the output. The same chains in the same order as tile.inl.h, hence the same bits.
  *
  * A decode reads each key and value once, so memory is the limit: all scores of a segment come
- * before its values, the next keys and values are asked for in order while PANEL keys are turned in
+ * before its values, the next keys and values are asked for in order while some keys are turned in
  * registers, and several values go into each pass over the output row.
  */
 
@@ -12,8 +12,8 @@ FA_INLINE ptrdiff_t whole_vectors(int64_t n) {
 
 static size_t few_reals(const fa_attention *call) {
     const size_t d = (size_t)call->d_head, width = (size_t)whole_vectors(call->d_value);
-    return FEW_ROWS * d + FEW_ROWS * SEGMENT_KEYS + (2 + FEW_ROWS) * FA_KEY_BLOCK + PANEL * d +
-           (VALUES_AT_ONCE + 3 * FEW_ROWS) * width;
+    return FEW_ROWS * d + FEW_ROWS * SEGMENT_KEYS + (2 + FEW_ROWS) * FA_KEY_BLOCK +
+           KEYS_AT_ONCE * d + (VALUES_AT_ONCE + 3 * FEW_ROWS) * width;
 }
 
 static void place_few(few *f, const group *g, real *scratch) {
@@ -25,7 +25,7 @@ static void place_few(few *f, const group *g, real *scratch) {
     f->mask = take(&scratch, FA_KEY_BLOCK);
     f->bias = take(&scratch, FA_KEY_BLOCK);
     f->visible = take(&scratch, FEW_ROWS * FA_KEY_BLOCK);
-    f->key = take(&scratch, PANEL * d);
+    f->key = take(&scratch, KEYS_AT_ONCE * d);
     f->value = take(&scratch, VALUES_AT_ONCE * (size_t)f->width);
     f->block_out = take(&scratch, FEW_ROWS * (size_t)f->width);
     f->segment_out = take(&scratch, FEW_ROWS * (size_t)f->width);

@@ -1,6 +1,9 @@
 /* The steps of few.inl.h: scores of a range of keys, softmax of a row, values of a block. */
 #define FEW_ROWS 8
-#define VALUES_AT_ONCE 4
+#define KEY_VECS 4
+#define KEYS_AT_ONCE (KEY_VECS * VEC_LANES)
+#define VALUES_AT_ONCE 8  /* whose weights one row keeps in registers */
+#define VALUES_FOR_ROWS 4 /* that several rows share */
 #define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
 
 typedef struct few {
@@ -12,7 +15,7 @@ typedef struct few {
     real *scores;                              /* (FEW_ROWS, SEGMENT_KEYS): t, then p, then w */
     real *mask, *bias;                         /* (FA_KEY_BLOCK,), of one row and block */
     real *visible;                             /* (FEW_ROWS, FA_KEY_BLOCK), careful only: 1 or 0 */
-    real *key;                                 /* (PANEL, d_head) */
+    real *key;                                 /* (KEYS_AT_ONCE, d_head) */
     real *value;                               /* (VALUES_AT_ONCE, width) */
     real *block_out, *segment_out, *total_out; /* (FEW_ROWS, width) */
     real segment_max[FEW_ROWS], segment_sum[FEW_ROWS];
@@ -39,52 +42,92 @@ FA_INLINE vec load_columns(const real *row, ptrdiff_t d, ptrdiff_t n) {
     return d + VEC_LANES <= n ? v_load(row + d) : v_load_part(row + d, (int)(n - d));
 }
 
-/* Columns k .. k + VEC_LANES of VEC_LANES keys, turned: t[i] is column k + i of all keys. */
-FA_INLINE void turn_keys(const real *key, ptrdiff_t key_row, ptrdiff_t k, ptrdiff_t d,
-                         vec t[VEC_LANES]) {
+/* Columns k .. k + VEC_LANES of VEC_LANES keys, turned: t[i] is column k + i of all keys, 0 past d.
+ */
+FA_INLINE void turn_last_columns(const real *key, ptrdiff_t key_row, ptrdiff_t k, ptrdiff_t d,
+                                 vec t[VEC_LANES]) {
     for (int i = 0; i < VEC_LANES; i++)
         t[i] = load_columns(key + i * key_row, k, d);
     v_transpose(t);
 }
 
-/* Scores of PANEL keys, key_row reals apart, for n_row rows from row r on. */
-FA_INLINE void score_keys(int n_row, const few *f, int r, const real *key, ptrdiff_t key_row,
-                          const vec key_scale[PANEL_VECS], real *scores) {
+/* Ask for what the same place `ahead` reals on holds in VEC_LANES rows, a little with each load: in
+ * a burst it would fill the miss buffers. */
+FA_INLINE void prefetch_keys(const real *key, ptrdiff_t key_row, ptrdiff_t ahead) {
+    for (int i = 0; i < VEC_LANES; i++)
+        FA_PREFETCH(key + i * key_row + ahead);
+}
+
+/* How far on to ask: for one row, which is through with its keys soonest, 64 columns on, in the
+ * rows of the next keys once these end; for more rows, the same columns of the next keys. */
+FA_INLINE ptrdiff_t distance_ahead(int n_row, int n_vec, ptrdiff_t key_row, ptrdiff_t k,
+                                   ptrdiff_t d) {
+    const ptrdiff_t next = n_vec * VEC_LANES * key_row;
+    if (n_row > 1)
+        return next;
+    return k + 64 < d ? 64 : next + 64 - d;
+}
+
+/* Scores of n_vec vectors of keys, key_row reals apart, for n_row rows from row r on. Their product
+ * is the number of fma chains: 4 at least, to hide the latency of one. */
+FA_INLINE void score_keys(int n_row, int n_vec, const few *f, int r, const real *key,
+                          ptrdiff_t key_row, const real *key_scale, real *scores) {
     const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
     const real *query = f->query + r * d;
-    vec dot[4][PANEL_VECS], t[VEC_LANES];
+    vec dot[4][KEY_VECS], t[VEC_LANES];
     for (int m = 0; m < n_row; m++)
-        for (int v = 0; v < PANEL_VECS; v++)
+        for (int v = 0; v < n_vec; v++)
             dot[m][v] = v_set1(0);
     ptrdiff_t k = 0;
-    for (; k + VEC_LANES <= d; k += VEC_LANES)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            turn_keys(key + v * VEC_LANES * key_row, key_row, k, d, t);
+    for (; k + VEC_LANES <= d; k += VEC_LANES) {
+        const ptrdiff_t ahead = distance_ahead(n_row, n_vec, key_row, k, d);
+        for (int v = 0; v < n_vec; v++) {
+            const real *place = key + v * VEC_LANES * key_row + k;
+            prefetch_keys(place, key_row, ahead);
+            v_load_turned(place, key_row, t);
             for (int i = 0; i < VEC_LANES; i++)
                 for (int m = 0; m < n_row; m++)
                     dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
         }
-    for (int v = 0; v < PANEL_VECS && k < d; v++) {
-        turn_keys(key + v * VEC_LANES * key_row, key_row, k, d, t);
+    }
+    for (int v = 0; v < n_vec && k < d; v++) {
+        turn_last_columns(key + v * VEC_LANES * key_row, key_row, k, d, t);
         for (int i = 0; i < d - k; i++)
             for (int m = 0; m < n_row; m++)
                 dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
     }
-    for (int m = 0; m < n_row; m++)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            const vec x = f->g->key_scale.data ? v_mul(dot[m][v], key_scale[v]) : dot[m][v];
-            v_store(scores + (r + m) * SEGMENT_KEYS + v * VEC_LANES,
-                    v_mul(x, v_set1(f->g->score_factor)));
+    const vec factor = v_set1(f->g->score_factor);
+    for (int v = 0; v < n_vec; v++) {
+        const vec scale = key_scale ? v_load(key_scale + v * VEC_LANES) : v_set1(0);
+        for (int m = 0; m < n_row; m++) {
+            const vec x = key_scale ? v_mul(dot[m][v], scale) : dot[m][v];
+            v_store(scores + (r + m) * SEGMENT_KEYS + v * VEC_LANES, v_mul(x, factor));
         }
+    }
 }
 
-/* PANEL keys from j on as rows of reals, of which n exist: the caller's memory, or a copy. */
-FA_INLINE const real *panel_of_keys(const few *f, int64_t j, int n, ptrdiff_t *key_row) {
+/* Scores of KEYS_AT_ONCE keys for all rows. */
+static void score_rows_of_keys(const few *f, const real *key, ptrdiff_t key_row,
+                               const real *key_scale, real *scores) {
+    int r = 0;
+    for (; r + 2 <= f->n_row; r += r + 4 <= f->n_row ? 4 : 2)
+        for (int v = 0; v < KEY_VECS; v += 2) {
+            const int first = v * VEC_LANES;
+            const real *scale = key_scale ? key_scale + first : NULL;
+            if (r + 4 <= f->n_row)
+                score_keys(4, 2, f, r, key + first * key_row, key_row, scale, scores + first);
+            else
+                score_keys(2, 2, f, r, key + first * key_row, key_row, scale, scores + first);
+        }
+    if (r < f->n_row)
+        score_keys(1, KEY_VECS, f, r, key, key_row, key_scale, scores);
+}
+
+/* KEYS_AT_ONCE keys from j on as rows of reals, of which n exist: the caller's memory or a copy. */
+FA_INLINE const real *rows_of_keys(const few *f, int64_t j, int n, ptrdiff_t *key_row) {
     const row_view *keys = &f->g->key;
     const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
-    if (keys->dtype == REAL_DTYPE && keys->column == 1 && n == PANEL) {
-        for (int i = 0; i < PANEL; i++)
-            prefetch_row(keys, j + PANEL + i, d);
+    if (keys->dtype == REAL_DTYPE && keys->column == 1 && n == KEYS_AT_ONCE) {
         *key_row = keys->row;
         return (const real *)row_at(keys, j);
     }
@@ -93,31 +136,22 @@ FA_INLINE const real *panel_of_keys(const few *f, int64_t j, int n, ptrdiff_t *k
     return f->key;
 }
 
-/* A segment has a whole number of panels, so the last one may write past range.end, not past
+/* A segment is a multiple of KEYS_AT_ONCE, so the last keys may lie past range.end, but not past
  * the row of f->scores. */
 FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_first) {
-    real lanes[PANEL] = {0};
-    vec key_scale[PANEL_VECS];
+    real lanes[KEYS_AT_ONCE] = {0};
     const row_view *scale = &f->g->key_scale;
-    for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += PANEL) {
-        if (j + PANEL <= range.first)
+    for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += KEYS_AT_ONCE) {
+        if (j + KEYS_AT_ONCE <= range.first)
             continue;
-        const int n = (int)min_i64(PANEL, range.end - j);
+        const int n = (int)min_i64(KEYS_AT_ONCE, range.end - j);
         ptrdiff_t key_row;
-        const real *key = panel_of_keys(f, j, n, &key_row);
+        const real *key = rows_of_keys(f, j, n, &key_row);
         if (scale->data)
             widen_row(lanes, row_at(scale, 0) + j * scale->column * (ptrdiff_t)sizeof(real),
                       REAL_DTYPE, n, scale->column);
-        for (int v = 0; v < PANEL_VECS; v++)
-            key_scale[v] = v_load(lanes + v * VEC_LANES);
-        real *scores = f->scores + (j - segment_first);
-        int r = 0;
-        for (; r + 4 <= f->n_row; r += 4)
-            score_keys(4, f, r, key, key_row, key_scale, scores);
-        for (; r + 2 <= f->n_row; r += 2)
-            score_keys(2, f, r, key, key_row, key_scale, scores);
-        if (r < f->n_row)
-            score_keys(1, f, r, key, key_row, key_scale, scores);
+        score_rows_of_keys(f, key, key_row, scale->data ? lanes : NULL,
+                           f->scores + (j - segment_first));
     }
 }
 
@@ -228,24 +262,49 @@ FA_INLINE const real *value_row(const few *f, int64_t j, int slot) {
     return copy;
 }
 
-/* block_out += w v of VALUES_AT_ONCE keys from column j of the scores on, in order. */
-FA_INLINE void add_values_at_once(const few *f, const real *value[VALUES_AT_ONCE], int j) {
+/* sum += w v of n keys, in order, for one vector of columns. */
+FA_INLINE vec add_weighted(int n, const vec *w, const vec *v, vec sum) {
+    for (int i = 0; i < n; i++)
+        sum = v_fma(w[i], v[i], sum);
+    return sum;
+}
+
+/* block_out += w v of VALUES_AT_ONCE keys from column j of the scores on, for one row. */
+static void add_values_to_row(const few *f, const real *const value[VALUES_AT_ONCE], int j) {
+    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
+    real *out = f->block_out;
+    vec w[VALUES_AT_ONCE], v[VALUES_AT_ONCE];
+    for (int i = 0; i < VALUES_AT_ONCE; i++)
+        w[i] = v_set1(f->scores[j + i]);
+    ptrdiff_t d = 0;
+    for (; d + VEC_LANES <= n; d += VEC_LANES) {
+        for (int i = 0; i < VALUES_AT_ONCE; i++)
+            v[i] = v_load(value[i] + d);
+        v_store(out + d, add_weighted(VALUES_AT_ONCE, w, v, v_load(out + d)));
+    }
+    if (d < n) {
+        for (int i = 0; i < VALUES_AT_ONCE; i++)
+            v[i] = load_columns(value[i], d, n);
+        v_store(out + d, add_weighted(VALUES_AT_ONCE, w, v, v_load(out + d)));
+    }
+}
+
+/* The same of VALUES_FOR_ROWS keys for all rows: each vector of values serves them all. */
+static void add_values_to_rows(const few *f, const real *const value[VALUES_FOR_ROWS], int j) {
     /* locals: a vector store may alias anything, so fields would be read again after each */
     const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value, width = f->width;
     const int n_row = f->n_row;
     const real *weights = f->scores + j;
     real *block_out = f->block_out;
     for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
-        vec v[VALUES_AT_ONCE];
-        for (int i = 0; i < VALUES_AT_ONCE; i++)
+        vec w[VALUES_FOR_ROWS], v[VALUES_FOR_ROWS];
+        for (int i = 0; i < VALUES_FOR_ROWS; i++)
             v[i] = load_columns(value[i], d, n);
         for (int r = 0; r < n_row; r++) {
-            const real *w = weights + r * SEGMENT_KEYS;
             real *out = block_out + r * width + d;
-            vec sum = v_load(out);
-            for (int i = 0; i < VALUES_AT_ONCE; i++)
-                sum = v_fma(v_set1(w[i]), v[i], sum);
-            v_store(out, sum);
+            for (int i = 0; i < VALUES_FOR_ROWS; i++)
+                w[i] = v_set1(weights[r * SEGMENT_KEYS + i]);
+            v_store(out, add_weighted(VALUES_FOR_ROWS, w, v, v_load(out)));
         }
     }
 }
@@ -277,9 +336,12 @@ FA_NOINLINE void add_block(const few *f, int64_t first, int begin, int n, int at
         for (; j + VALUES_AT_ONCE <= n; j += VALUES_AT_ONCE) {
             for (int i = 0; i < VALUES_AT_ONCE; i++) {
                 value[i] = value_row(f, first + j + i, i);
-                prefetch_row(&f->g->value, first + j + i + 2 * VALUES_AT_ONCE, f->g->call->d_value);
+                prefetch_row(&f->g->value, first + j + i + VALUES_AT_ONCE, f->g->call->d_value);
             }
-            add_values_at_once(f, value, at + j);
+            if (f->n_row == 1)
+                add_values_to_row(f, value, at + j);
+            for (int i = 0; f->n_row > 1 && i < VALUES_AT_ONCE; i += VALUES_FOR_ROWS)
+                add_values_to_rows(f, value + i, at + j + i);
         }
         for (; j < n; j++)
             add_value(f, value_row(f, first + j, 0), at + j, NULL);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -64,6 +64,19 @@ def check_range(name: str, array: Array, low: int, high: int) -> None:
     if least < low or greatest > high:
         worst = least if least < low else greatest
         raise ValueError(f"{name} must be from {low} to {high}, given {worst}")
+
+
+def read_count(name: str, x: SupportsIndex, least: int = 0) -> int:
+    """Return a number of things, an int that is not a bool."""
+    try:
+        count = operator.index(x)
+    except TypeError:
+        count = None
+    if count is None or isinstance(x, (bool, np.bool_)):
+        raise TypeError(f"{name} must be an int, not {type(x).__name__} {x!r}")
+    if count < least:
+        raise ValueError(f"{name} must be {least} or more, given {count}")
+    return count
 
 
 def read_window(window: object) -> tuple[int, int]:

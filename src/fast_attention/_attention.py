@@ -208,6 +208,10 @@ def scaled_dot_product_attention(
 
     See Also
     --------
+    attention_steps : every stage of the computation as an array.
+    merge_attention : one result from several over parts of the keys.
+    error_bound : the bound below for given inputs.
+    masks : masks as arrays.
     show_config : backend, instruction set and threads in use.
     threads : limit the threads of a block of code.
 
@@ -226,9 +230,10 @@ def scaled_dot_product_attention(
         A = max_j abs(scale) * sum_d abs(query[d] * key[j, d])
         B = max_j (abs(alibi) + abs(bias))
 
-    where K = 96 is the key block and C = 12, or 20 with softcap. It holds while every score and S times the greatest value stay
-    below a quarter of the greatest finite number. The bound of lse has 1 in
-    place of max(abs(value)), plus ``4 * u * abs(lse)``; that of the weights is twice that bracket.
+    where K = 96 is the key block and C = 12, or 20 with softcap. It holds while every score and S
+    times the greatest value stay below a quarter of the greatest finite number; ``error_bound``
+    computes it. The bound of lse has 1 in place of max(abs(value)), plus ``4 * u * abs(lse)``; that
+    of the weights is twice that bracket.
 
     Cost: ``2 * L * S * (D + Dv)`` operations per query head, less what causal, window and lengths
     cut off; memory beside the results that does not grow with L or S. The native backend splits the

@@ -85,7 +85,7 @@ def error_bound(
 
     u is the unit roundoff of the arithmetic (2**-24 for float32, 2**-53 for float64), t its
     smallest subnormal number, D the width of the keys, S their number, K = 96 the key block, C =
-    12, or 28 with softcap. h is half an ulp of the output dtype at V, for the last rounding. Keys
+    12, or 20 with softcap. h is half an ulp of the output dtype at V, for the last rounding. Keys
     that are masked, out of the window or past the length count in no maximum.
 
     "exact" is the result in real numbers of the inputs as the arithmetic reads them: query, key and
@@ -221,6 +221,8 @@ def _bound_head(d: AttentionDescriptor, head: _Head, ranges: Positions, result: 
         bound, value = _bound_block(d, head, block, part)
         result.bound[head.at][block] = bound
         result.value[head.at][block] = value
+    if d.sinks is not None and not d.sinks[head.at[-1]] < np.inf:
+        result.bound[head.at] = np.inf
 
 
 def _bound_block(d: AttentionDescriptor, head: _Head, block: slice, part: Positions) -> _Rows:
@@ -232,9 +234,9 @@ def _bound_block(d: AttentionDescriptor, head: _Head, block: slice, part: Positi
     if d.mask is not None:
         visible &= d.mask[head.at][block, keys]
     if d.bias is not None:
-        bias = d.bias[head.at][block, keys].astype(np.float64)
+        bias = d.bias[head.at][block, keys]
         visible &= bias != -np.inf
-        added = np.abs(bias)
+        added = np.abs(bias.astype(d.compute_dtype).astype(np.float64))
     if d.alibi_slopes is not None:
         slope = float(d.alibi_slopes[head.at])
         alibi = np.abs(slope * (part.position[:, None] - column))
@@ -275,7 +277,7 @@ def _put_together(d: AttentionDescriptor, a: Array, b: Array, v: Array, scores: 
     info = np.finfo(d.compute_dtype)
     roundoff = math.ldexp(1.0, -info.nmant - 1)
     blocks = d.n_key / KEY_BLOCK
-    factor = 2 * d.d_head + (12 if d.softcap is None else 28)
+    factor = 2 * d.d_head + (12 if d.softcap is None else 20)
     bracket = factor * a + 6 * b + 2 * KEY_BLOCK + 4 * blocks + 32
     tiny = (KEY_BLOCK + blocks) * float(info.smallest_subnormal)
     bound = (roundoff * bracket * v + tiny) * (1 + (d.d_head + 16) * 2.0**-52)

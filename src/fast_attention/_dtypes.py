@@ -27,10 +27,13 @@ ArrayInput = npt.ArrayLike | SupportsDLPack
 
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
+FLOAT16 = np.dtype(np.float16)
 INT8 = np.dtype(np.int8)
 _FLOAT_CHARS = frozenset("efd")
 _INTEGER_CHARS = frozenset("hHiIlLqQ")
 _FLOAT_NAMES = "float16, bfloat16, float32 or float64"
+_LEAST_NORMAL_FLOAT16 = np.float32(2.0**-14)
+_STEPS_OF_FLOAT16 = np.float32(0.75)  # float32 numbers near it are 2**-24 apart
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
@@ -159,7 +162,22 @@ def round_to(array: Array, dtype: np.dtype[Any]) -> Array:
     """Convert with a single rounding, to nearest even, whatever the two float types are."""
     if array.dtype == FLOAT64 and is_bfloat16(dtype):
         return _round_to_odd(array).astype(dtype)
+    if array.dtype == FLOAT32 and dtype == FLOAT16:
+        array = _round_to_subnormals(array)
     return array.astype(dtype)
+
+
+def _round_to_subnormals(array: Array) -> Array:
+    """Round numbers below the normal ones of float16 to its steps of 2**-24.
+
+    NumPy's own conversion does the same, but reports each of them to the floating-point flags,
+    which takes many times as long.
+    """
+    tiny = np.abs(array) < _LEAST_NORMAL_FLOAT16
+    if not tiny.any():
+        return array
+    rounded = (array + _STEPS_OF_FLOAT16) - _STEPS_OF_FLOAT16
+    return np.where(tiny, np.copysign(rounded, array), array)
 
 
 def _round_to_odd(array: Array) -> Array:

@@ -165,7 +165,6 @@ def _weigh(logs: Array, sink: Array) -> tuple[Array, Array]:
     total = np.exp(sink - shift)
     for weight in weights:
         total = total + weight
-    lse = peak + np.log(np.where(total == 0, total.dtype.type(1), total))
+    lse = peak + np.log(total)  # -inf + -inf without a key
     lse[np.isnan(lse)] = np.nan
-    weights /= np.where(total == 0, total.dtype.type(1), total)
-    return weights, lse
+    return weights / total, lse

@@ -5,12 +5,14 @@ from typing import Any
 import numpy.typing as npt
 
 from ._descriptor import AttentionDescriptor
+from ._reduction import ReductionDescriptor
 
 ARITHMETIC_VERSION: int
 KEY_BLOCK: int
 SEGMENT: int
 
 def attention(d: AttentionDescriptor, isa: str) -> None: ...
+def reduce(kind: int, d: ReductionDescriptor, isa: str) -> None: ...
 def plain_attention(
     query: object,
     key: object,

@@ -45,9 +45,7 @@ def check_out(
             continue
         if _shares_memory(out, name, given):
             itself = f"{name} itself or " if name in in_place else ""
-            raise ValueError(
-                f"out overlaps {name} in memory, expected {itself}an array of its own"
-            )
+            raise ValueError(f"out overlaps {name} in memory, expected {itself}an array of its own")
     return out
 
 

@@ -15,7 +15,7 @@ from ._dtypes import Array
 
 
 class Positions(NamedTuple):
-    """One row of int64 for each sequence; low and high lie in 0..S."""
+    """One row of int64 for each sequence; low is 0 or more, high at most S."""
 
     position: Array  # (n_batch, L)
     low: Array  # (n_batch, L)
@@ -37,4 +37,4 @@ def positions(d: AttentionDescriptor) -> Positions:
         high = np.minimum(high, position + d.window_right + 1)
     if d.is_causal:
         high = np.minimum(high, position + 1)
-    return Positions(position, np.minimum(low, d.n_key), np.clip(high, 0, d.n_key))
+    return Positions(position, low, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Unpack
 
 import numpy as np
@@ -164,17 +165,18 @@ def attention_steps(
         output[is_nan] = np.nan
         output[np.isnan(output)] = np.nan  # one NaN, whatever its sign and payload were
         store(output, d.output, d.output.shape[:-1])
-    stages = (scores, scaled, capped, biased, weights, d.output)
-    return AttentionSteps(*(stage[0] if d.drop_head else stage for stage in stages))
+    stages = [scores, scaled, capped, biased, weights]
+    return AttentionSteps(*[x[0] if d.drop_head else x for x in stages] + [d.returned[0]])
 
 
 def _per_query_head(d: AttentionDescriptor, array: Array) -> Array:
     """Repeat (*lead, Hkv, ...) to (*lead, Hq, ...), in the type of the arithmetic."""
-    return np.repeat(array.astype(d.compute_dtype), d.n_head // d.n_kv_head, axis=len(d.lead))
+    group = d.n_head // max(1, d.n_kv_head)
+    return np.repeat(array.astype(d.compute_dtype), group, axis=len(d.lead))
 
 
 def _scores(d: AttentionDescriptor) -> Array:
-    """query . key, with the scale of int8 keys."""
+    """Return query . key, with the scale of int8 keys."""
     query = d.query.astype(d.compute_dtype)
     scores = query @ _per_query_head(d, d.key).swapaxes(-1, -2)
     if d.k_scale is not None:
@@ -190,32 +192,28 @@ def _capped(d: AttentionDescriptor, scaled: Array) -> Array:
 
 
 def _biased(d: AttentionDescriptor, capped: Array) -> Array:
-    """Add ALiBi and bias; -inf where the key is hidden, and only there if all terms are finite."""
+    """Add ALiBi and bias: of finite terms comes a finite sum; -inf where the key is hidden."""
     position, low, high = (array.reshape(*d.lead, 1, d.n_query, 1) for array in positions(d))
     key = np.arange(d.n_key)
     visible = np.broadcast_to((low <= key) & (key < high), capped.shape)
-    biased, finite = capped.copy(), np.isfinite(capped)
-    if d.mask is not None:
-        visible = visible & d.mask
+    biased = capped.copy()
     if d.alibi_slopes is not None:
         distance = np.abs(position - key).astype(d.compute_dtype)
         biased -= d.alibi_slopes[..., None, None] * distance
     if d.bias is not None:
         visible = visible & (d.bias != -np.inf)
-        biased += _saturated(d.bias, d.compute_dtype)
-        finite &= np.isfinite(d.bias)
-    limit = np.finfo(d.compute_dtype).max
-    np.clip(biased, -limit, limit, out=biased, where=finite)
+        biased += d.bias.astype(d.compute_dtype)
+    if d.alibi_slopes is not None or d.bias is not None:
+        infinite = np.isinf(capped) | (False if d.bias is None else np.isinf(d.bias))
+        limit = np.finfo(d.compute_dtype).max * d.compute_dtype.type(_LN2)
+        np.clip(biased, -limit, limit, out=biased, where=~infinite)
+    if d.mask is not None:
+        visible = visible & d.mask
     biased[~visible] = -np.inf
     return biased
 
 
-def _saturated(bias: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Round a bias to the type of the arithmetic; what is finite stays finite."""
-    wide = bias.astype(np.float64)
-    limit = np.finfo(dtype).max
-    np.clip(wide, -limit, limit, out=wide, where=np.isfinite(wide))
-    return wide.astype(dtype)
+_LN2 = math.log(2)  # attention computes in base 2, where the greatest number stands for less
 
 
 def _softmax(d: AttentionDescriptor, biased: Array) -> tuple[Array, Array]:
@@ -240,7 +238,7 @@ def _mean(d: AttentionDescriptor, weights: Array, visible: Array) -> Array:
     output = weights @ np.where(finite, value, 0)
     if not finite.all():
         seen = visible.astype(d.compute_dtype)
-        for special in (np.isnan(value), value == np.inf, value == -np.inf):
-            sees = seen @ special.astype(d.compute_dtype) > 0
-            output[sees] += _value_of(special, value)
+        for special in (np.nan, np.inf, -np.inf):
+            here = np.isnan(value) if np.isnan(special) else value == special
+            output[seen @ here.astype(d.compute_dtype) > 0] += special
     return np.asarray(output)

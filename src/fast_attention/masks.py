@@ -12,12 +12,11 @@ no memory, and gives the same bits on the native backend: ``is_causal``, ``windo
 
 from __future__ import annotations
 
-import operator
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
-from ._arguments import FARTHEST_OFFSET, check_range, read_window
+from ._arguments import FARTHEST_OFFSET, check_range, read_count, read_window
 from ._dtypes import Array, ArrayInput, as_array, as_integers, is_bfloat16, is_float
 
 __all__ = ["alibi_slopes", "causal", "document", "from_additive", "padding", "window"]
@@ -132,7 +131,7 @@ def padding(lengths: ArrayInput, S: SupportsIndex) -> Array:  # noqa: N803
     array([[1, 1, 0, 0],
            [1, 1, 1, 0]])
     """
-    n_key = _count("S", S)
+    n_key = read_count("S", S)
     valid = _integers("lengths", lengths)
     check_range("lengths", valid, 0, n_key)
     return np.arange(n_key) < _over_scores(valid)
@@ -220,7 +219,7 @@ def alibi_slopes(heads: SupportsIndex) -> Array:
     >>> masks.alibi_slopes(3)
     array([0.0625    , 0.00390625, 0.25      ])
     """
-    n_head = _count("heads", heads)
+    n_head = read_count("heads", heads)
     lower = 1 << max(0, n_head.bit_length() - 1)
     return np.concatenate([_geometric(lower), _geometric(2 * lower)[::2]])[:n_head]
 
@@ -292,7 +291,7 @@ def _within(
     queries: SupportsIndex, keys: SupportsIndex, left: int, right: int, query_offset: object
 ) -> Array:
     """Return p - left <= j <= p + right; a side of -1 is open."""
-    n_query, n_key = _count("L", queries), _count("S", keys)
+    n_query, n_key = read_count("L", queries), read_count("S", keys)
     if isinstance(query_offset, str):
         if query_offset != "end":
             raise ValueError(f'query_offset must be ints or "end", not {query_offset!r}')
@@ -310,22 +309,10 @@ def _within(
 
 
 def _over_scores(array: Array) -> Array:
-    """Give an array (...) the axes (..., 1, 1, 1) of heads, queries and keys; a single int (1, 1)."""
+    """Give an array (...) the axes (..., 1, 1, 1) of heads, queries and keys; one int (1, 1)."""
     return array.reshape(*array.shape, *((1,) * (3 if array.ndim else 2)))
 
 
 def _integers(name: str, x: object) -> Array:
     array = as_array(name, x)
     return as_integers(name, array, array.shape).reshape(array.shape)
-
-
-def _count(name: str, x: SupportsIndex) -> int:
-    try:
-        count = operator.index(x)
-    except TypeError:
-        count = None
-    if count is None or isinstance(x, (bool, np.bool_)):
-        raise TypeError(f"{name} must be an int, not {type(x).__name__} {x!r}")
-    if count < 0:
-        raise ValueError(f"{name} must be 0 or more, given {count}")
-    return count

@@ -11,9 +11,9 @@ from typing import Any, Literal, SupportsFloat, SupportsIndex, overload
 import numpy as np
 
 from .. import _backend
-from .._arguments import check_range
 from .._descriptor import describe_attention
-from .._dtypes import Array, ArrayInput, as_array, as_integers, as_operand, round_to
+from .._dtypes import Array, ArrayInput, as_array, as_operand, broadcast
+from ._lengths import read_lengths
 
 __all__ = ["dot_product_attention"]
 
@@ -122,7 +122,8 @@ def dot_product_attention(
     Two results differ from JAX, which masks by a great negative number. A row that sees no key is 0
     here, and the mean of all values there, those of padding included (0 past
     `query_seq_lengths` in both). And what is masked may hold NaN here, which would spread there.
-    JAX widens to at most float32; here float64 stays float64. Weights are not rounded to 16 bits.
+    The softmax is float64 here for float64 and float32 in JAX, and weights are not rounded to 16
+    bits before they meet the values.
 
     References
     ----------
@@ -143,79 +144,76 @@ def dot_product_attention(
     """
     if implementation not in (None, "xla"):
         raise ValueError(f"implementation must be None or 'xla', given {implementation!r}")
-    q, k, v = as_operand("query", query), as_operand("key", key), as_operand("value", value)
-    output = np.empty(q.shape, q.dtype)
-    q, k, v, by_heads = (_four_axes(n, a) for n, a in zip(_NAMES, (q, k, v, output), strict=True))
+    operands = as_operand("query", query), as_operand("key", key), as_operand("value", value)
+    shape, dtype = operands[0].shape, operands[0].dtype
+    q, k, v = map(_heads_first, ("query", "key", "value"), operands)
     _check_operands(q, k, v)
-    n_batch, n_query, n_key = len(q), q.shape[1], k.shape[1]
-    if mask is not None and as_array("mask", mask).dtype != np.bool_:
-        raise TypeError(f"mask has dtype {as_array('mask', mask).dtype}, expected bool; "
-                        "floats are given as bias")
-    query_lengths = _lengths("query_seq_lengths", query_seq_lengths, n_batch, n_query)
+    n_batch, n_head, n_query, _ = q.shape
+    n_key = k.shape[2]
+    query_lengths = key_lengths = None
+    if query_seq_lengths is not None:
+        query_lengths = read_lengths("query_seq_lengths", query_seq_lengths, n_batch, n_query)
+    if key_value_seq_lengths is not None:
+        key_lengths = read_lengths("key_value_seq_lengths", key_value_seq_lengths, n_batch, n_key)
+    output = np.empty(shape, dtype)
     d = describe_attention(
-        _heads_first(q),
-        _heads_first(k),
-        _heads_first(v),
-        mask,
+        q,
+        k,
+        v,
+        None if mask is None else _read_mask(mask, (n_batch, n_head, n_query, n_key)),
         bias=bias,
         is_causal=is_causal,
         scale=scale,
-        window=_window(local_window_size),
+        window=_read_window(local_window_size),
         query_offset=0,
-        kv_lengths=_lengths("key_value_seq_lengths", key_value_seq_lengths, n_batch, n_key),
+        kv_lengths=key_lengths,
         return_lse=return_residual,
-        out=_heads_first(by_heads),
+        out=_heads_first("output", output),
     )
     _backend.attend(d)
-    _, lse, _ = d.results()
-    for rows, length in zip(by_heads, () if query_lengths is None else query_lengths):
-        rows[length:] = 0
+    lse = d.results()[1]
+    _fill_padding(output, query_lengths, 0)
     if lse is None:
         return output
-    return output, _residual(lse, query_lengths, output)
+    residual = np.empty(shape[:-1], dtype)
+    with np.errstate(over="ignore"):
+        residual.reshape(n_batch, n_query, n_head)[...] = lse.transpose(0, 2, 1)
+    _fill_padding(residual[..., None], query_lengths, -np.inf)
+    return output, residual
 
 
-_NAMES = ("query", "key", "value", "output")
-
-
-def _four_axes(name: str, array: Array) -> Array:
+def _heads_first(name: str, array: Array) -> Array:
+    """View (B, T, N, H), or (T, N, H), as (B, N, T, H)."""
     if array.ndim not in (3, 4):
         raise ValueError(
             f"{name} has shape {array.shape}, expected (batch, length, heads, width) or "
             "(length, heads, width)"
         )
-    return array if array.ndim == 4 else array[None]
-
-
-def _heads_first(array: Array) -> Array:
+    array = array if array.ndim == 4 else array[None]
     return array.transpose(0, 2, 1, 3)
 
 
 def _check_operands(query: Array, key: Array, value: Array) -> None:
-    shapes = f"shapes are query {query.shape}, key {key.shape}, value {value.shape}"
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(
             f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}, "
             "expected one"
         )
+    shapes = f"shapes with heads first are query {query.shape}, key {key.shape}"
     if key.shape != value.shape:
-        raise ValueError(f"key and value differ in shape; {shapes}")
+        raise ValueError(f"key and value differ in shape; {shapes}, value {value.shape}")
     if len(query) != len(key):
         raise ValueError(f"query and key differ in batch size; {shapes}")
 
 
-def _lengths(name: str, given: ArrayInput | None, n_batch: int, largest: int) -> Array | None:
-    if given is None:
-        return None
-    array = as_array(name, given)
-    if array.shape != (n_batch,):
-        raise ValueError(f"{name} has shape {array.shape}, expected one length each, ({n_batch},)")
-    lengths = as_integers(name, array, (n_batch,))
-    check_range(name, lengths, 0, largest)
-    return lengths
+def _read_mask(given: ArrayInput, shape: tuple[int, ...]) -> Array:
+    mask = as_array("mask", given)
+    if mask.dtype != np.bool_:
+        raise TypeError(f"mask has dtype {mask.dtype}, expected bool; floats are given as bias")
+    return broadcast("mask", mask, shape, "the scores (B, N, T, S) =")
 
 
-def _window(given: Window) -> tuple[int, int] | None:
+def _read_window(given: Window) -> tuple[int, int] | None:
     if given is None:
         return None
     sides: tuple[Any, ...] = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
@@ -231,8 +229,9 @@ def _window(given: Window) -> tuple[int, int] | None:
     return left, right
 
 
-def _residual(lse: Array, query_lengths: Array | None, output: Array) -> Array:
-    """Bring (B, N, T) into the layout and dtype of JAX's residual."""
-    residual = np.empty(output.shape[:-1], output.dtype)
-    ...
-    return residual
+def _fill_padding(array: Array, lengths: Array | None, filler: float) -> None:
+    """Fill the rows past each sequence's length; `array` is (B, T, N, width) or (T, N, width)."""
+    if lengths is None:
+        return
+    for rows, length in zip(array if array.ndim == 4 else array[None], lengths, strict=True):
+        rows[length:] = filler

@@ -7,17 +7,25 @@ so these are cut off by a view and the mask is used as it is. The scores that
 References: https://onnx.ai/onnx/operators/onnx__Attention.html
 """
 
+# ruff: noqa: N803  (the operator calls its inputs Q, K and V)
+
 from __future__ import annotations
 
-import operator
-from typing import Any, Literal, NamedTuple, SupportsFloat, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, Unpack, overload
 
 import numpy as np
 
 from .. import _backend
-from .._arguments import check_range
 from .._descriptor import AttentionDescriptor, describe_attention
-from .._dtypes import FLOAT64, Array, ArrayInput, as_array, as_integers, as_operand, round_to
+from .._dtypes import FLOAT64, Array, ArrayInput, round_to
+from ._onnx_inputs import (
+    Attributes,
+    after_past,
+    by_heads,
+    lengths_and_offset,
+    mask_and_its_end,
+    read_attributes,
+)
 
 __all__ = ["AttentionOutputs", "AttentionOutputsAndScores", "attention"]
 
@@ -44,24 +52,6 @@ class AttentionOutputsAndScores(NamedTuple):
     qk_matmul_output: Array
 
 
-class _Attributes(TypedDict, total=False):
-    """The attributes that do not change how many outputs there are; None = not given."""
-
-    is_causal: int | None
-    kv_num_heads: int | None
-    left_window_size: int | None
-    q_num_heads: int | None
-    right_window_size: int | None
-    scale: SupportsFloat | None
-    softcap: SupportsFloat | None
-    softmax_precision: int | None
-
-
-_MODE = "qk_matmul_output_mode"
-_NAMES = sorted([*_Attributes.__annotations__, _MODE])
-_PRECISIONS = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}
-
-
 @overload
 def attention(
     Q: ArrayInput,
@@ -73,7 +63,7 @@ def attention(
     nonpad_kv_seqlen: ArrayInput | None = None,
     *,
     qk_matmul_output_mode: None = None,
-    **attributes: Unpack[_Attributes],
+    **attributes: Unpack[Attributes],
 ) -> AttentionOutputs: ...
 @overload
 def attention(
@@ -86,12 +76,12 @@ def attention(
     nonpad_kv_seqlen: ArrayInput | None = None,
     *,
     qk_matmul_output_mode: int,
-    **attributes: Unpack[_Attributes],
+    **attributes: Unpack[Attributes],
 ) -> AttentionOutputsAndScores: ...
-def attention(  # type: ignore[misc]  # further keywords are read, to name those that are valid
-    Q: ArrayInput,  # noqa: N803  (the names of the operator)
-    K: ArrayInput,  # noqa: N803
-    V: ArrayInput,  # noqa: N803
+def attention(
+    Q: ArrayInput,
+    K: ArrayInput,
+    V: ArrayInput,
     attn_mask: ArrayInput | None = None,
     past_key: ArrayInput | None = None,
     past_value: ArrayInput | None = None,
@@ -190,20 +180,15 @@ def attention(  # type: ignore[misc]  # further keywords are read, to name those
     >>> Y.shape, key.shape, weights.shape
     ((2, 1, 32), (2, 2, 6, 8), (2, 4, 1, 6))
     """
-    read = _read_attributes(attributes)
-    query, key, value = _by_heads(Q, K, V, read)
-    dtype, n_query = query.dtype, query.shape[2]
-    n_past, key, value = _after_past(key, value, past_key, past_value)
-    lengths, offset = None, np.asarray(n_past)
-    if nonpad_kv_seqlen is not None:
-        if past_key is not None:
-            raise ValueError("nonpad_kv_seqlen and past_key are both given, expected one of them")
-        lengths = _lengths(nonpad_kv_seqlen, len(query), key.shape[2])
-        offset = lengths - n_query
-    mask, n_seen = _mask_and_its_end(attn_mask, key.shape[2])
+    read = read_attributes(attributes)
+    query, key, value, flat = by_heads(Q, K, V, read)
+    dtype = query.dtype
+    n_past, key, value = after_past(key, value, past_key, past_value)
+    lengths, offset = lengths_and_offset(nonpad_kv_seqlen, n_past, query, key)
+    mask, n_seen = mask_and_its_end(attn_mask, key.shape[2])
     if read.double:
         query = query.astype(FLOAT64)
-    y, y_by_heads = _new_output(query, value.shape[3], flat=as_array("Q", Q).ndim == 3)
+    y, y_by_heads = _new_output(query, value.shape[3], flat)
     d = describe_attention(
         query,
         key[:, :, :n_seen],
@@ -227,149 +212,7 @@ def attention(  # type: ignore[misc]  # further keywords are read, to name those
     return AttentionOutputsAndScores(*outputs, _rounded(scores, dtype))
 
 
-class _Read(NamedTuple):
-    """The attributes, checked."""
-
-    is_causal: bool
-    n_head: int | None
-    n_kv_head: int | None
-    window: tuple[int, int]
-    scale: SupportsFloat | None
-    softcap: SupportsFloat | None
-    mode: int | None
-    double: bool  # the arithmetic is to be float64
-
-
-def _read_attributes(attributes: dict[str, Any]) -> _Read:
-    unknown = sorted(attributes.keys() - set(_NAMES))
-    if unknown:
-        raise TypeError(
-            f"Attention has no attribute {', '.join(unknown)}; expected {', '.join(_NAMES)}"
-        )
-
-    def integer(name: str, expected: str, valid: range | dict[int, str]) -> int | None:
-        given = attributes.get(name)
-        if given is None:
-            return None
-        try:
-            number = operator.index(given.item() if isinstance(given, np.generic) else given)
-        except TypeError:
-            raise TypeError(f"{name} must be {expected}, not {given!r}") from None
-        if number not in valid:
-            raise ValueError(f"{name} must be {expected}, given {given!r}")
-        return number
-
-    def side(name: str) -> int:
-        width = integer(name, "-1 (open) or above", range(-1, 2**63))
-        return -1 if width is None else width
-
-    precision = integer(
-        "softmax_precision", ", ".join(f"{n} ({kind})" for n, kind in _PRECISIONS.items()), _PRECISIONS
-    )
-    softcap = attributes.get("softcap")
-    return _Read(
-        is_causal=bool(integer("is_causal", "0 or 1", range(2))),
-        n_head=integer("q_num_heads", "1 or above", range(1, 2**63)),
-        n_kv_head=integer("kv_num_heads", "1 or above", range(1, 2**63)),
-        window=(side("left_window_size"), side("right_window_size")),
-        scale=attributes.get("scale"),
-        softcap=None if softcap == 0 else softcap,
-        mode=integer(_MODE, "0, 1, 2 or 3", range(4)),
-        double=precision is not None and _PRECISIONS[precision] == "float64",
-    )
-
-
-def _by_heads(q: ArrayInput, k: ArrayInput, v: ArrayInput, read: _Read) -> tuple[Array, ...]:
-    """View Q, K and V as (B, heads, length, width)."""
-    arrays = as_operand("Q", q), as_operand("K", k), as_operand("V", v)
-    shapes = "shapes are " + ", ".join(f"{n} {a.shape}" for n, a in zip("QKV", arrays, strict=True))
-    if {a.ndim for a in arrays} not in ({3}, {4}):
-        raise ValueError(f"Q, K and V need 3 axes each, or 4 each; {shapes}")
-    if len({len(a) for a in arrays}) > 1:
-        raise ValueError(f"Q, K and V differ in batch size; {shapes}")
-    query, key, value = arrays
-    return (
-        _split("Q", query, "q_num_heads", read.n_head),
-        _split("K", key, "kv_num_heads", read.n_kv_head),
-        _split("V", value, "kv_num_heads", read.n_kv_head),
-    )
-
-
-def _split(name: str, array: Array, attribute: str, count: int | None) -> Array:
-    if array.ndim == 4:
-        if count not in (None, array.shape[1]):
-            raise ValueError(f"{attribute} is {count}, but {name} of shape {array.shape} has "
-                             f"{array.shape[1]} heads")
-        return array
-    batch, length, hidden = array.shape
-    if count is None:
-        raise ValueError(f"{name} of shape {array.shape} has 3 axes, expected {attribute} with it")
-    if hidden % count:
-        raise ValueError(
-            f"{name} of shape {array.shape} cannot be split into {attribute}={count} heads: "
-            f"{hidden} is not a multiple of {count}"
-        )
-    return array.reshape(batch, length, count, hidden // count).transpose(0, 2, 1, 3)
-
-
-def _after_past(
-    key: Array, value: Array, past_key: ArrayInput | None, past_value: ArrayInput | None
-) -> tuple[int, Array, Array]:
-    """Return the length of the past, and the keys and values that begin with it."""
-    if past_key is None and past_value is None:
-        return 0, key, value
-    if past_key is None or past_value is None:
-        given, missing = ("key", "value") if past_value is None else ("value", "key")
-        raise ValueError(f"past_{given} is given without past_{missing}, expected both or neither")
-    past_k, past_v = as_operand("past_key", past_key), as_operand("past_value", past_value)
-    key = _joined("past_key", past_k, "K", key)
-    value = _joined("past_value", past_v, "V", value)
-    if past_k.shape[2] != past_v.shape[2]:
-        raise ValueError(
-            f"past_key of shape {past_k.shape} and past_value of shape {past_v.shape} "
-            "differ in length"
-        )
-    return past_k.shape[2], key, value
-
-
-def _joined(past_name: str, past: Array, name: str, new: Array) -> Array:
-    if past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]:
-        batch, n_head, _, width = new.shape
-        raise ValueError(
-            f"{past_name} has shape {past.shape}, expected ({batch}, {n_head}, any length, "
-            f"{width}) as {name} by heads has shape {new.shape}"
-        )
-    if past.dtype != new.dtype:
-        raise TypeError(
-            f"{past_name} has dtype {past.dtype}, expected {new.dtype}, the dtype of {name}"
-        )
-    return np.concatenate((past, new), axis=2)
-
-
-def _lengths(given: ArrayInput, n_batch: int, n_key: int) -> Array:
-    name = "nonpad_kv_seqlen"
-    array = as_array(name, given)
-    if array.shape != (n_batch,):
-        raise ValueError(f"{name} has shape {array.shape}, expected one length each, ({n_batch},)")
-    lengths = as_integers(name, array, (n_batch,))
-    check_range(name, lengths, 0, n_key)
-    return lengths
-
-
-def _mask_and_its_end(attn_mask: ArrayInput | None, n_key: int) -> tuple[Array | None, int]:
-    """Return the mask, and how many keys there are before it ends."""
-    if attn_mask is None:
-        return None, n_key
-    mask = as_array("attn_mask", attn_mask)
-    if mask.ndim == 0 or mask.shape[-1] > n_key:
-        raise ValueError(
-            f"attn_mask has shape {mask.shape}, expected a last axis of at most {n_key}, the number "
-            "of keys with those of the past"
-        )
-    return mask, mask.shape[-1]
-
-
-def _new_output(query: Array, d_value: int, *, flat: bool) -> tuple[Array, Array]:
+def _new_output(query: Array, d_value: int, flat: bool) -> tuple[Array, Array]:
     """Return a new Y and the view of it by heads, (B, Hq, L, Dv)."""
     n_batch, n_head, n_query, _ = query.shape
     if not flat:
@@ -400,10 +243,10 @@ def _scores(d: AttentionDescriptor, key: Array, mode: int) -> Array:
     """Scaled scores of all of `key` (B, Hq, L, S); mode 1 capped, mode 2 with bias and masks."""
     dtype = d.compute_dtype
     n_group = d.n_head // max(1, d.n_kv_head)
-    query = d.query.astype(dtype).reshape(d.n_batch, -1, n_group, d.n_query, d.d_head)
+    query = d.query.astype(dtype).reshape(d.n_batch, d.n_kv_head, n_group, d.n_query, d.d_head)
     with np.errstate(all="ignore"):
         grouped = query @ key.astype(dtype)[:, :, None].swapaxes(-1, -2)
-        scores = grouped.reshape(d.n_batch, d.n_head, d.n_query, -1)
+        scores: Array = grouped.reshape(d.n_batch, d.n_head, d.n_query, key.shape[2])
         scores *= dtype.type(d.scale)
         if mode > 0 and d.softcap is not None:
             scores = dtype.type(d.softcap) * np.tanh(scores / dtype.type(d.softcap))
@@ -422,7 +265,7 @@ def _visible(d: AttentionDescriptor) -> Array:
     j = np.arange(d.n_key)
     p = np.arange(d.n_query)[:, None] + d.query_offset[:, None, None, None]
     length = d.n_key if d.kv_lengths is None else d.kv_lengths[:, None, None, None]
-    visible = np.asarray(j < length)
+    visible: Array = np.asarray(j < length)
     if d.is_causal:
         visible = visible & (j <= p)
     if d.window_left >= 0:

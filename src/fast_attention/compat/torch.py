@@ -10,7 +10,7 @@ from typing import SupportsFloat
 
 import numpy as np
 
-from .. import _attention
+from .._attention import scaled_dot_product_attention as _attend
 from .._dtypes import FLOAT32, Array, ArrayInput, as_array, as_operand
 
 __all__ = ["scaled_dot_product_attention"]
@@ -29,7 +29,8 @@ def scaled_dot_product_attention(
 ) -> Array:
     """Attend as ``torch.nn.functional.scaled_dot_product_attention`` does.
 
-    What PyTorch refuses is refused, with a ValueError or TypeError instead of its RuntimeError.
+    Combinations and dtypes that PyTorch refuses are refused, by a ValueError or TypeError in place
+    of its RuntimeError.
 
     Parameters
     ----------
@@ -88,7 +89,9 @@ def scaled_dot_product_attention(
     (2, 8, 5, 16)
     """
     if dropout_p != 0:
-        raise ValueError(f"dropout_p must be 0, as there is no randomness here, given {dropout_p!r}")
+        raise ValueError(
+            f"dropout_p must be 0, as there is no randomness here, given {dropout_p!r}"
+        )
     q, k, v = as_operand("query", query), as_operand("key", key), as_operand("value", value)
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(
@@ -98,9 +101,7 @@ def scaled_dot_product_attention(
         _check_mask(attn_mask, q, is_causal)
     if not enable_gqa:
         _check_heads(q, k, v)
-    return _attention.scaled_dot_product_attention(
-        q, k, v, attn_mask, is_causal=is_causal, scale=scale, query_offset=0
-    )
+    return _attend(q, k, v, attn_mask, is_causal=is_causal, scale=scale, query_offset=0)
 
 
 def _check_mask(attn_mask: ArrayInput, query: Array, is_causal: bool) -> None:
@@ -115,8 +116,10 @@ def _check_mask(attn_mask: ArrayInput, query: Array, is_causal: bool) -> None:
 
 
 def _check_heads(query: Array, key: Array, value: Array) -> None:
-    counts = {array.shape[-3] if array.ndim > 2 else 1 for array in (query, key, value)}
-    if len(counts) > 1:
+    arrays = query, key, value
+    if min(array.ndim for array in arrays) < 2:
+        return  # which has an error of its own
+    if len({array.shape[-3] if array.ndim > 2 else 1 for array in arrays}) > 1:
         raise ValueError(
             "query, key and value differ in heads, which needs enable_gqa=True; shapes are query "
             f"{query.shape}, key {key.shape}, value {value.shape}"
