@@ -198,7 +198,7 @@ def one_round(seed):
     rng = np.random.default_rng(seed)
     call = random_call(rng)
     for _ in range(pick(rng, [0, 0, 1, 1, 2, 3])):
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(TypeError, ValueError, np.exceptions.ComplexWarning):
             pick(rng, CHANGES)(rng, call)
     try:
         verdict, reason = judge(call)

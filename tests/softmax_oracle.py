@@ -20,6 +20,20 @@ from oracle import half_ulp
 WIDE = {np.dtype("f4"): np.float64, np.dtype("f8"): np.longdouble}
 LEAST_EXPONENT = {np.dtype("f4"): -104, np.dtype("f8"): -746}
 
+SHAPES = {  # with the axes to reduce
+    "row": ((37,), -1),
+    "rows": ((5, 37), -1),
+    "columns": ((37, 5), 0),
+    "middle": ((3, 18, 7), 1),
+    "first and last": ((3, 4, 5), (0, 2)),
+    "last and first": ((3, 4, 5), (-1, 0)),
+    "first two": ((3, 4, 5), (0, 1)),
+    "all": ((3, 4, 5), None),
+    "none": ((3, 4), ()),
+    "one element": ((1, 1), -1),
+    "scalar": ((), -1),
+}
+
 
 @dataclass
 class Reference:
@@ -107,7 +121,7 @@ def _last(exact, dtype):
 
 
 def assert_near(actual, exact, bound, name=""):
-    """Within the bound; NaN and infinity, also of numbers too large for the type, in their places."""
+    """Within the bound; NaN and infinity, also of numbers too large for the type, in place."""
     actual = np.asarray(actual)
     assert actual.shape == exact.shape, name
     with np.errstate(over="ignore"):

@@ -1,30 +1,14 @@
 """softmax, log_softmax, logsumexp and softmax_vjp: results, types, layouts, places to write to."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 import softmax_oracle
 import support
-from softmax_oracle import check
+from softmax_oracle import SHAPES, check
 
-from fast_attention import _backend, log_softmax, logsumexp, softmax, softmax_vjp
-from fast_attention._numpy import _softmax as fallback
+from fast_attention import log_softmax, logsumexp, softmax, softmax_vjp
 
 INTEGERS = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", ">u2"]
-SHAPES = {
-    "row": ((37,), -1),
-    "rows": ((5, 37), -1),
-    "columns": ((37, 5), 0),
-    "middle": ((3, 18, 7), 1),
-    "first and last": ((3, 4, 5), (0, 2)),
-    "last and first": ((3, 4, 5), (-1, 0)),
-    "first two": ((3, 4, 5), (0, 1)),
-    "all": ((3, 4, 5), None),
-    "none": ((3, 4), ()),
-    "one element": ((1, 1), -1),
-    "scalar": ((), -1),
-}
 INF, NAN = np.inf, np.nan
 # row, softmax, log_softmax, logsumexp
 ROWS = {
@@ -364,40 +348,3 @@ def test_gradient_that_is_not_finite_stays_in_its_row(engine):
     assert not np.isfinite(result[0]).any()
     assert np.isnan(result[2]).all()
     support.assert_same_bits(result[1], clean[1])
-
-
-# The fallback's blocks
-
-
-@pytest.mark.parametrize("block", [1, 7, 64])
-@pytest.mark.parametrize("dtype", support.FLOATS, ids=name_of)
-@pytest.mark.parametrize(("shape", "axis"), SHAPES.values(), ids=SHAPES)
-def test_fallback_in_blocks_of_any_size_is_within_the_bound(monkeypatch, shape, axis, dtype, block):
-    monkeypatch.setattr(fallback, "BLOCK", block)
-    x = drawn(37, shape, dtype)
-    where = np.random.default_rng(38).random(shape) < 0.6
-    with _backend.using("numpy"):
-        check(x, axis)
-        check(x, axis, where)
-        exact, bound = softmax_oracle.vjp(x, np.abs(x), axis)
-        softmax_oracle.assert_near(softmax_vjp(x, np.abs(x), axis), exact, bound)
-        for function in (softmax, log_softmax):
-            out, expected = np.array(x), function(x, axis, where=where)
-            function(out, axis, where=where, out=out)
-            support.assert_same_bits(out, np.asarray(expected))
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((2, 2_000_000), -1), ((2_000_000, 2), 0), ((2000, 2000), -1)]
-)
-def test_fallback_takes_the_memory_of_a_few_blocks(dtype, shape, axis):
-    x = np.ones(shape, dtype)
-    out = np.empty_like(x)
-    with _backend.using("numpy"):
-        for function in (softmax, log_softmax):
-            tracemalloc.start()
-            function(x, axis, out=out)
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert peak < 6 * 4 * fallback.BLOCK

@@ -243,8 +243,7 @@ def _bound_block(d: AttentionDescriptor, head: _Head, block: slice, part: Positi
         added = alibi if added is None else added + alibi
 
     def greatest(size: Array) -> Array:
-        shown = np.broadcast_to(size, visible.shape)
-        return np.asarray(np.max(shown, axis=-1, where=visible, initial=0))
+        return np.asarray(np.where(visible, size, 0).max(axis=-1, initial=0))
 
     b = np.zeros(len(visible)) if added is None else greatest(added)
     query = np.abs(d.query[head.at][block].astype(np.float64))
