@@ -150,14 +150,17 @@ static void attend_few(few *f) {
 }
 
 static int few_is_suspect(const few *f) {
+    real zeros[VEC_LANES];
     for (int r = 0; r < f->n_row; r++) {
-        if (!(f->total_sum[r] > 0)) /* NaN, or nothing visible */
-            continue;
-        real zero = 0;
-        for (ptrdiff_t d = 0; d < f->g->call->d_value; d++)
-            zero += f->total_out[r * f->width + d] - f->total_out[r * f->width + d];
-        if (zero != 0)
-            return 1;
+        vec zero = v_set1(0); /* NaN once an x - x is; columns past d_value are 0 */
+        for (ptrdiff_t d = 0; d < f->width; d += VEC_LANES) {
+            const vec x = v_load(f->total_out + r * f->width + d);
+            zero = v_add(zero, v_sub(x, x));
+        }
+        v_store(zeros, zero);
+        for (int i = 0; i < VEC_LANES; i++)
+            if (zeros[i] != 0 && f->total_sum[r] > 0)
+                return 1;
     }
     return 0;
 }

@@ -149,20 +149,22 @@ static void attend_tile(tile *t) {
     }
 }
 
-/* Whether a row that is not NaN has a column that is not finite. */
+/* Whether a row that sees a key and is not NaN has a column that is not finite. */
 static int tile_is_suspect(const tile *t) {
     const int64_t d_value = t->g->call->d_value;
-    for (int panel = 0; panel < t->n_panel; panel++)
-        for (int lane = 0; lane < PANEL && panel * PANEL + lane < t->n_row; lane++) {
-            if (!(t->total.sum[panel * PANEL + lane] > 0)) /* NaN, or nothing visible */
-                continue;
-            const real *out = t->total.out + (size_t)panel * PANEL * d_value + lane;
-            real zero = 0;
-            for (int64_t d = 0; d < d_value; d++)
-                zero += out[d * PANEL] - out[d * PANEL];
-            if (zero != 0)
-                return 1;
+    real zeros[VEC_LANES];
+    for (int row = 0; row < t->n_row; row += VEC_LANES) {
+        const real *out = t->total.out + (ptrdiff_t)(row / PANEL * PANEL) * d_value + row % PANEL;
+        vec zero = v_set1(0); /* NaN once an x - x is */
+        for (int64_t d = 0; d < d_value; d++) {
+            const vec x = v_load(out + d * PANEL);
+            zero = v_add(zero, v_sub(x, x));
         }
+        v_store(zeros, zero);
+        for (int i = 0; i < VEC_LANES && row + i < t->n_row; i++)
+            if (zeros[i] != 0 && t->total.sum[row + i] > 0)
+                return 1;
+    }
     return 0;
 }
 
