@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import support
 
-from fast_attention import scaled_dot_product_attention
+from fast_attention import (
+    log_softmax,
+    logsumexp,
+    scaled_dot_product_attention,
+    softmax,
+    softmax_vjp,
+)
 
 FLUSH = 0x8040  # flush to zero and denormals are zero
 CONTROL = 0xFFC0  # everything but the sticky exception flags
@@ -93,6 +99,23 @@ def test_mode_of_the_caller_changes_no_bit_of_the_result(
     support.assert_same_bits(tuple(result), tuple(expected))
     if plain is not None:
         support.assert_same_bits(plain, scaled_dot_product_attention(*arrays))
+
+
+@pytest.mark.parametrize("bits", [FLUSH, TOWARD_ZERO], ids=["flush to zero", "toward zero"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("shape", [(5, 40), (400, 300)])
+def test_mode_of_the_caller_changes_no_bit_of_softmax(native_engine, mxcsr, shape, dtype, bits):
+    low = {"f4": -103, "f8": -744}[dtype]  # whose exponentials are subnormal
+    x = (low * np.random.default_rng(4).random(shape)).astype(dtype)
+    x[:, 0] = 0
+    y = softmax(x)
+    for axis in (0, 1):
+        for function in (softmax, log_softmax, logsumexp, lambda x, axis: softmax_vjp(x, y, axis)):
+            expected = function(x, axis)
+            with float_mode(mxcsr, bits) as is_intact:
+                result = function(x, axis)
+                assert is_intact()
+            support.assert_same_bits(result, expected)
 
 
 @pytest.mark.parametrize(("shape", "options"), CALLS.values(), ids=CALLS)

@@ -1,4 +1,4 @@
-"""Every documented error of the softmax family: its type, what its message names, on all engines."""
+"""Every documented error of the softmax family: its type, what its message names."""
 
 import numpy as np
 import pytest

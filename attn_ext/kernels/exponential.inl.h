@@ -4,6 +4,7 @@
 #define LN2_HI 0x1.62e4p-1f
 #define LN2_LO 0x1.7f7d1cp-20f
 #define EXP_MIN (-104.0f)
+#define EXP_NORMAL (-87.0f) /* from here on e^d is a normal number */
 #define ROUND_EVEN 0x1.8p23f
 #define ROUND_EXPONENT (0x1.8p23f + 127.0f)
 static const real EXPONENTIAL[] = {0x1p+0f,        0x1p-1f,        0x1.5554dcp-3f,
@@ -12,6 +13,7 @@ static const real EXPONENTIAL[] = {0x1p+0f,        0x1p-1f,        0x1.5554dcp-3
 #define LN2_HI 0x1.62e42fefa3p-1
 #define LN2_LO 0x1.3de6af278ece6p-42
 #define EXP_MIN (-746.0)
+#define EXP_NORMAL (-708.0) /* from here on e^d is a normal number */
 #define ROUND_EVEN 0x1.8p52
 #define ROUND_EXPONENT (0x1.8p52 + 1023.0)
 static const real EXPONENTIAL[] = {0x1p+0,
@@ -42,6 +44,28 @@ FA_INLINE vec v_exp(vec d) {
     const vec rest = v_add(v_sub(n, v_sub(half, exponent)), exponent);
     e = v_mul(v_mul(e, v_shift_to_exponent(half)), v_shift_to_exponent(rest));
     return v_drop(v_lt(d, v_set1(EXP_MIN)), e);
+}
+
+/* The same bits for EXP_NORMAL <= d <= 0, where 2^n is one normal factor. Coefficients are halved,
+ * as in v_exp2: a shift makes 2^(n + 1). */
+FA_INLINE vec v_exp_normal(vec d) {
+    const vec shifted = v_add(v_mul(d, v_set1(LOG2E)), v_set1(ROUND_TO_INTEGER));
+    const vec n = v_sub(shifted, v_set1(ROUND_TO_INTEGER));
+    const vec r = v_fma(n, v_set1(-LN2_LO), v_fma(n, v_set1(-LN2_HI), d));
+    const real half = (real)0.5;
+    vec e = v_set1(half * EXPONENTIAL[EXPONENTIAL_TERMS - 1]);
+    for (int k = EXPONENTIAL_TERMS - 2; k >= 0; k--)
+        e = v_fma(e, r, v_set1(half * EXPONENTIAL[k]));
+    return v_mul(v_fma(e, r, v_set1(half)), v_shift_to_exponent(shifted));
+}
+
+/* n vectors at once; the long way only if one of them needs it. */
+FA_INLINE void v_exp_many(int n, const vec *d, vec *e) {
+    int is_normal = 1;
+    for (int v = 0; v < n; v++)
+        is_normal &= m_all(v_le(v_set1(EXP_NORMAL), d[v]));
+    for (int v = 0; v < n; v++)
+        e[v] = is_normal ? v_exp_normal(d[v]) : v_exp(d[v]);
 }
 
 /* log(1 + t) for t >= 0 or NaN: once per row, always in float64, never fused. */

@@ -42,8 +42,7 @@ FA_INLINE vec load_columns(const real *row, ptrdiff_t d, ptrdiff_t n) {
     return d + VEC_LANES <= n ? v_load(row + d) : v_load_part(row + d, (int)(n - d));
 }
 
-/* Columns k .. k + VEC_LANES of VEC_LANES keys, turned: t[i] is column k + i of all keys, 0 past d.
- */
+/* Columns k .. d of VEC_LANES keys, turned: t[i] is column k + i of all keys, 0 past d. */
 FA_INLINE void turn_last_columns(const real *key, ptrdiff_t key_row, ptrdiff_t k, ptrdiff_t d,
                                  vec t[VEC_LANES]) {
     for (int i = 0; i < VEC_LANES; i++)

@@ -81,6 +81,8 @@ static reduction open_reduction(const fa_reduction *call) {
 /* Offset in elements of position `index` of n axes from `first` on, in C order. */
 static ptrdiff_t offset_of(const reduction *r, const fa_axes *a, int first, int n, int64_t index) {
     ptrdiff_t offset = 0;
+    if (n == 1) /* the usual case, without a division */
+        return (ptrdiff_t)index * a->stride[first];
     for (int axis = first + n - 1; axis >= first; axis--) {
         offset += (ptrdiff_t)(index % r->shape[axis]) * a->stride[axis];
         index /= r->shape[axis];

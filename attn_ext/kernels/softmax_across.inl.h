@@ -185,20 +185,16 @@ static dense_columns open_dense_columns(const column_group *group) {
     return c;
 }
 
+/* exp is computed twice: writing it out and reading it back, a row apart each time, costs more. */
 static void softmax_columns_dense(const column_group *group) {
     const dense_columns c = open_dense_columns(group);
     for (int64_t i = 0; i < c.n; i++) {
         real *s = group->partial + i % PARTIALS * VEC_LANES;
-        const vec p = v_exp(v_sub(load_dense(&c, i), c.base));
-        v_store(s, v_add(v_load(s), p));
-        store_dense_lanes(&c, i, p);
+        v_store(s, v_add(v_load(s), v_exp(v_sub(load_dense(&c, i), c.base))));
     }
     const vec sum = tree_sum_of_lanes(group);
-    for (int64_t i = 0; i < c.n; i++) {
-        const real *y = c.y + i * c.y_step;
-        const vec p = c.width == VEC_LANES ? v_load(y) : v_load_part(y, c.width);
-        store_dense_lanes(&c, i, finish_softmax(p, sum));
-    }
+    for (int64_t i = 0; i < c.n; i++)
+        store_dense_lanes(&c, i, finish_softmax(v_exp(v_sub(load_dense(&c, i), c.base)), sum));
 }
 
 static void log_softmax_columns_dense(const column_group *group) {

@@ -69,12 +69,16 @@ static void add_exponentials(const real *x, real *p, int64_t count, real base,
     vec sum[PARTIAL_VECS];
     for (int v = 0; v < PARTIAL_VECS; v++)
         sum[v] = partial[v];
-    for (int64_t k = 0; k < count; k += PARTIALS)
+    for (int64_t k = 0; k < count; k += PARTIALS) {
+        vec e[PARTIAL_VECS];
+        for (int v = 0; v < PARTIAL_VECS; v++)
+            e[v] = v_sub(v_load(x + k + v * VEC_LANES), from);
+        v_exp_many(PARTIAL_VECS, e, e);
         for (int v = 0; v < PARTIAL_VECS; v++) {
-            const vec e = v_exp(v_sub(v_load(x + k + v * VEC_LANES), from));
-            sum[v] = v_add(sum[v], e);
-            v_store(p + k + v * VEC_LANES, e);
+            sum[v] = v_add(sum[v], e[v]);
+            v_store(p + k + v * VEC_LANES, e[v]);
         }
+    }
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = sum[v];
 }
@@ -84,13 +88,17 @@ static int64_t add_others(const real *x, int64_t count, real max, vec partial[PA
     const vec from = v_set1(max), one = v_set1(1);
     vec n_max = v_set1(0);
     real lanes[VEC_LANES], n = 0;
-    for (int64_t k = 0; k < count; k += PARTIALS)
+    for (int64_t k = 0; k < count; k += PARTIALS) {
+        vec e[PARTIAL_VECS];
+        for (int v = 0; v < PARTIAL_VECS; v++)
+            e[v] = v_sub(v_load(x + k + v * VEC_LANES), from);
+        v_exp_many(PARTIAL_VECS, e, e);
         for (int v = 0; v < PARTIAL_VECS; v++) {
-            const vec at = v_load(x + k + v * VEC_LANES);
-            const vmask is_max = v_eq(at, from);
-            partial[v] = v_add(partial[v], v_drop(is_max, v_exp(v_sub(at, from))));
+            const vmask is_max = v_eq(v_load(x + k + v * VEC_LANES), from);
+            partial[v] = v_add(partial[v], v_drop(is_max, e[v]));
             n_max = v_add(n_max, v_keep(is_max, one));
         }
+    }
     v_store(lanes, n_max);
     for (int i = 0; i < VEC_LANES; i++)
         n += lanes[i];
@@ -205,9 +213,12 @@ static void open_dense(const reduction *r, int64_t row, dense_row *d) {
     d->y = (real *)element_at(&r->output, offset_of(r, &r->output, 0, r->n_outer, row));
     d->whole = r->n / PARTIALS * PARTIALS;
     d->n_tail = (int)(r->n - d->whole);
+    d->max = max_of(d->x, d->whole, -REAL_INFINITY);
+    if (d->n_tail == 0)
+        return;
     for (int k = 0; k < PARTIALS; k++)
         d->tail[k] = k < d->n_tail ? d->x[d->whole + k] : -REAL_INFINITY;
-    d->max = max_of(d->tail, PARTIALS, max_of(d->x, d->whole, -REAL_INFINITY));
+    d->max = max_of(d->tail, PARTIALS, d->max);
 }
 
 FA_INLINE void store_dense(real *y, int n, vec x) {
@@ -235,8 +246,10 @@ static void log_softmax_row_dense(dense_row *d) {
     vec partial[PARTIAL_VECS];
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = v_set1(0);
-    const int64_t n_max = add_others(d->x, d->whole, d->max, partial) +
-                          add_others(d->tail, d->n_tail, d->max, partial);
+    int64_t n_max = 0;
+    for (int64_t k = 0; k < d->whole; k += ROW_BUFFER) /* so that a count is exact in T */
+        n_max += add_others(d->x + k, min_i64(ROW_BUFFER, d->whole - k), d->max, partial);
+    n_max += add_others(d->tail, d->n_tail, d->max, partial); /* the last elements come last */
     const real a = log_of_rest(d->max, tree_sum(partial), n_max);
     const vec log1p = v_set1(d->max == REAL_INFINITY ? quiet_nan() : a), max = v_set1(d->max);
     for (int64_t k = 0; k < d->whole; k += VEC_LANES)

@@ -7,6 +7,7 @@ the axes changes, so nothing is copied for it.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from enum import IntEnum
 from typing import Any, SupportsIndex
@@ -141,15 +142,12 @@ def reduced_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
 
 
 def _axis_number(axis: object) -> int:
-    try:
-        number = operator.index(axis)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None or isinstance(axis, bool):
-        raise TypeError(
-            f"axis must be an int, a tuple of ints or None, not {type(axis).__name__} {axis!r}"
-        )
-    return number
+    if not isinstance(axis, (bool, np.bool_)):
+        with contextlib.suppress(TypeError):
+            return operator.index(axis)  # type: ignore[arg-type]
+    raise TypeError(
+        f"axis must be an int, a tuple of ints or None, not {type(axis).__name__} {axis!r}"
+    )
 
 
 def _within(axis: int, ndim: int) -> int:

@@ -55,9 +55,9 @@ def softmax(
 
         abs(result - exact) <= u * (n/16 + 32 + log(n) + abs(x - m)) * exact
 
-    plus half an ulp of the result. `axis` may be any: the array is read where it lies. The native
-    backend gives the same bits for any memory layout and number of threads; a row is computed the
-    same way whatever else is in the call.
+    plus half an ulp of the result's type and the smallest subnormal number. `axis` may be any: the
+    array is read where it lies. The native backend gives the same bits for any memory layout and
+    number of threads; a row is computed the same way whatever else is in the call.
 
     Examples
     --------
@@ -119,8 +119,8 @@ def log_softmax(
         abs(result - exact) <= 2 * ulp(max(abs(exact), abs(m)))
                              + u * (n/16 + 32 + max(abs(x - m))) * rest / (1 + rest)
 
-    plus half an ulp of a 16-bit result; only elements that are above ``m - 104`` (``m - 746`` in
-    float64) count for the maximum in the second line.
+    plus half an ulp of a 16-bit result; only elements above ``m - 104`` (``m - 746`` in float64)
+    count for the maximum in the second line.
 
     Examples
     --------
@@ -224,7 +224,8 @@ def softmax_vjp(
 
         abs(result - exact) <= u * y * (3*abs(grad - s) + (n/16 + 32) * sum(abs(grad * y)))
 
-    plus half an ulp of a 16-bit result.
+    plus half an ulp of the result's type and the smallest subnormal number, while no product is
+    subnormal.
 
     Examples
     --------
