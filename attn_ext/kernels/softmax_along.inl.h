@@ -62,6 +62,13 @@ static real max_of(const real *x, int64_t count, real max) {
     return lanes[0];
 }
 
+/* exp of the next PARTIALS elements less `from`. */
+FA_INLINE void next_exponentials(const real *x, vec from, vec e[PARTIAL_VECS]) {
+    for (int v = 0; v < PARTIAL_VECS; v++)
+        e[v] = v_sub(v_load(x + v * VEC_LANES), from);
+    v_exp_many(PARTIAL_VECS, e, e);
+}
+
 /* p = exp(x - base), added to the partial sums; p may be x. */
 static void add_exponentials(const real *x, real *p, int64_t count, real base,
                              vec partial[PARTIAL_VECS]) {
@@ -71,9 +78,7 @@ static void add_exponentials(const real *x, real *p, int64_t count, real base,
         sum[v] = partial[v];
     for (int64_t k = 0; k < count; k += PARTIALS) {
         vec e[PARTIAL_VECS];
-        for (int v = 0; v < PARTIAL_VECS; v++)
-            e[v] = v_sub(v_load(x + k + v * VEC_LANES), from);
-        v_exp_many(PARTIAL_VECS, e, e);
+        next_exponentials(x + k, from, e);
         for (int v = 0; v < PARTIAL_VECS; v++) {
             sum[v] = v_add(sum[v], e[v]);
             v_store(p + k + v * VEC_LANES, e[v]);
@@ -90,9 +95,7 @@ static int64_t add_others(const real *x, int64_t count, real max, vec partial[PA
     real lanes[VEC_LANES], n = 0;
     for (int64_t k = 0; k < count; k += PARTIALS) {
         vec e[PARTIAL_VECS];
-        for (int v = 0; v < PARTIAL_VECS; v++)
-            e[v] = v_sub(v_load(x + k + v * VEC_LANES), from);
-        v_exp_many(PARTIAL_VECS, e, e);
+        next_exponentials(x + k, from, e);
         for (int v = 0; v < PARTIAL_VECS; v++) {
             const vmask is_max = v_eq(v_load(x + k + v * VEC_LANES), from);
             partial[v] = v_add(partial[v], v_drop(is_max, e[v]));

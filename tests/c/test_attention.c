@@ -217,6 +217,10 @@ static void test_every_option_and_type_agrees_with_the_plain_reference(int set) 
     for (int s = 0; s < N_SHAPE; s++)
         for (int option = 0; option < N_OPTION; option++)
             for (int k = 0; k < 5; k++) {
+                /* large shapes take every option with one or two of the types only: time */
+                const int is_large = shapes[s].n_query * shapes[s].n_key > 3000;
+                if (is_large && (option + k) % 5 != 0)
+                    continue;
                 const fa_dtype real =
                     (kv[k] == FA_FLOAT64 || option % 3 == 2) ? FA_FLOAT64 : FA_FLOAT32;
                 int64_t length;
