@@ -179,6 +179,11 @@ def test_forced_openblas_kernel_does_not_reach_the_measurement(tmp_path):
     assert blas["threads"] in (2, None)
 
 
+def heed_interrupts():
+    """In a child about to start: a background job of a shell inherits SIGINT as ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @needs_native
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_interrupt_shows_what_was_measured_so_far(tmp_path):
@@ -186,7 +191,11 @@ def test_interrupt_shows_what_was_measured_so_far(tmp_path):
     command = [sys.executable, "-m", "fast_attention", "compare", "--workloads"]
     options = ["tiny,encoder-512", "--rounds", "400", "--threads", "1", "--json", str(path)]
     with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     ) as process:
         for line in process.stdout:
             if line.startswith("tiny "):
