@@ -179,23 +179,23 @@ def test_forced_openblas_kernel_does_not_reach_the_measurement(tmp_path):
     assert blas["threads"] in (2, None)
 
 
-def heed_interrupts():
-    """In a child about to start: a background job of a shell inherits SIGINT as ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@pytest.fixture
+def heeded_interrupts():
+    """Let children heed SIGINT, even where a shell's background job inherited it as ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @needs_native
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.usefixtures("heeded_interrupts")
 def test_interrupt_shows_what_was_measured_so_far(tmp_path):
     path = tmp_path / "result.json"
     command = [sys.executable, "-m", "fast_attention", "compare", "--workloads"]
     options = ["tiny,encoder-512", "--rounds", "400", "--threads", "1", "--json", str(path)]
     with subprocess.Popen(
-        [*command, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_interrupts,
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         for line in process.stdout:
             if line.startswith("tiny "):
