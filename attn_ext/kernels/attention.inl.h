@@ -4,8 +4,7 @@
  * (batch entry, kv head), and no task depends on another.
  */
 
-/* Below this many multiply-adds another thread costs more than it brings: about 50 us of work.
- * benchmarks/threads.py shows the crossing. */
+/* Multiply-adds that are worth another thread: about 50 us of work. */
 #define WORK_PER_THREAD 1.5e6
 
 typedef struct attention_job {
