@@ -24,17 +24,18 @@ static void attention_task(void *context, int64_t index, int worker) {
         run_tile(&g, (job->n_tile - 1 - index % job->n_tile) * TILE_ROWS, scratch);
 }
 
+/* As many threads as are allowed, have a task and are worth it; the caller at least. */
+static int threads_for(int64_t allowed, int64_t n_task, double worth) {
+    const int64_t n = min_i64(allowed, n_task);
+    return (int)max_i64(1, (double)n > worth ? (int64_t)worth : n);
+}
+
 static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
     const double keys = (double)call->n_key * (double)call->n_query;
     const double work = (double)call->n_batch * (double)call->n_head * keys *
                         ((double)call->d_head + (double)call->d_value + 8) *
                         (call->is_causal && call->n_query > 1 ? 0.5 : 1.0);
-    const double most = work / WORK_PER_THREAD;
-    int64_t n = call->n_thread;
-    if ((double)n > most)
-        n = (int64_t)most;
-    n = min_i64(n, n_task);
-    return n < 1 ? 1 : (int)n;
+    return threads_for(call->n_thread, n_task, work / WORK_PER_THREAD);
 }
 
 fa_status FA_ATTENTION(const fa_attention *call) {

@@ -87,5 +87,10 @@ FA_INLINE real r_exp2(real x) {
     return r[0];
 }
 
+/* What exponentials are counted from (`ms` of ARITHMETIC.md): the maximum, or 0 if nothing is
+ * visible. */
+FA_INLINE vec v_base(vec max) { return v_drop(v_eq(max, v_set1(-REAL_INFINITY)), max); }
+FA_INLINE real r_base(real max) { return max == -REAL_INFINITY ? 0 : max; }
+
 FA_INLINE real r_max(real a, real b) { return a > b ? a : b; }
 FA_INLINE int r_is_finite(real x) { return x - x == 0; }

@@ -44,12 +44,7 @@ static void load_few(few *f) {
 }
 
 static key_range range_in_segment(const few *f, int64_t segment_first, int64_t segment_end) {
-    key_range range = {INT64_MAX, 0};
-    for (int r = 0; r < f->n_row; r++)
-        if (f->rule[r].first < f->rule[r].end) {
-            range.first = min_i64(range.first, f->rule[r].first);
-            range.end = max_i64(range.end, f->rule[r].end);
-        }
+    key_range range = range_of_rows(f->rule, f->n_row);
     range.first = max_i64(range.first, segment_first);
     range.end = min_i64(range.end, segment_end);
     return range;
@@ -89,7 +84,7 @@ static void attend_segment(few *f, key_range range, int64_t segment_first) {
 static void merge_few(few *f) {
     for (int r = 0; r < f->n_row; r++) {
         const real both = r_max(f->total_max[r], f->segment_max[r]);
-        const real base = both == -REAL_INFINITY ? 0 : both;
+        const real base = r_base(both);
         const real alpha = r_exp2(f->total_max[r] - base);
         const real beta = r_exp2(f->segment_max[r] - base);
         const real scaled = f->segment_sum[r] * beta;
@@ -128,7 +123,7 @@ static void weigh_segment(few *f, key_range range, int64_t segment_first) {
     for (int r = 0; r < f->n_row; r++) {
         char *row = row_of(&f->g->weights, f->rule[r].query, f->rule[r].head);
         const real max = f->total_max[r];
-        const vec base = v_set1(max == -REAL_INFINITY ? 0 : max), sum = v_set1(f->total_sum[r]);
+        const vec base = v_set1(r_base(max)), sum = v_set1(f->total_sum[r]);
         for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += VEC_LANES) {
             real lanes[VEC_LANES];
             const vec x = v_load(f->scores + r * SEGMENT_KEYS + (j - segment_first));

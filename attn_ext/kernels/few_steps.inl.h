@@ -23,11 +23,6 @@ typedef struct few {
     row_rule rule[FEW_ROWS];
 } few;
 
-/* Keys of one segment that some row has in range. */
-typedef struct key_range {
-    int64_t first, end;
-} key_range;
-
 /* Ask for a row early: rows follow each other faster than the hardware looks ahead. */
 FA_INLINE void prefetch_row(const row_view *view, int64_t i, int64_t n_column) {
     const char *row = row_at(view, (ptrdiff_t)i);
@@ -228,7 +223,7 @@ static void scale_weights(const few *f, const real *scores, int64_t first_key, i
 static int softmax_row(few *f, int r, int64_t first_key, int n, real *scores, real *alpha) {
     int any;
     const real both = r_max(f->segment_max[r], largest_visible(scores, n, &any));
-    const real base = both == -REAL_INFINITY ? 0 : both;
+    const real base = r_base(both);
     real sum = 0;
     *alpha = r_exp2(f->segment_max[r] - base);
     if (f->careful)

@@ -115,6 +115,22 @@ static row_rule rule_of_row(const group *g, int64_t r) {
     return rule;
 }
 
+/* Keys first <= j < end; none if end <= first. */
+typedef struct key_range {
+    int64_t first, end;
+} key_range;
+
+/* The shortest range with all keys that some of the rows has in range. */
+static key_range range_of_rows(const row_rule *rule, int n_row) {
+    key_range range = {INT64_MAX, 0};
+    for (int i = 0; i < n_row; i++)
+        if (rule[i].first < rule[i].end) {
+            range.first = min_i64(range.first, rule[i].first);
+            range.end = max_i64(range.end, rule[i].end);
+        }
+    return range;
+}
+
 /* Blocks and segments are counted from the absolute position of key 0. */
 FA_INLINE int64_t segment_of_key(const fa_attention *call, int64_t j) {
     return (call->key_start + j) / ((int64_t)FA_KEY_BLOCK * FA_SEGMENT);

@@ -232,7 +232,7 @@ FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
     for (int v = 0; v < PANEL_VECS; v++) {
         const vec old = v_load(max + v * VEC_LANES);
         const vec both = v_max(old, v_load(t->block_max + v * VEC_LANES));
-        base[v] = v_drop(v_eq(both, v_set1(-REAL_INFINITY)), both);
+        base[v] = v_base(both);
         sum[v] = v_set1(0);
         v_store(t->alpha + v * VEC_LANES, v_exp2(v_sub(old, base[v])));
         v_store(max + v * VEC_LANES, both);

@@ -65,15 +65,12 @@ fa_status FA_REDUCTION(const fa_reduction *call) {
     }
     job.units_per_task = max_i64(1, ELEMENTS_PER_TASK / max_i64(1, unit));
     const int64_t n_task = (job.n_unit + job.units_per_task - 1) / job.units_per_task;
-    const double most = (double)r->n_row * (double)r->n / ELEMENTS_PER_THREAD;
-    int64_t n_worker = min_i64(call->n_thread, n_task);
-    if ((double)n_worker > most)
-        n_worker = (int64_t)most;
-    n_worker = max_i64(1, n_worker);
+    const double worth = (double)r->n_row * (double)r->n / ELEMENTS_PER_THREAD;
+    const int n_worker = threads_for(call->n_thread, n_task, worth);
     job.scratch = malloc((size_t)n_worker * REDUCTION_SCRATCH * sizeof(real));
     if (!job.scratch)
         return FA_NO_MEMORY;
-    const fa_status status = (fa_status)fa_pool_run(reduction_task, &job, n_task, (int)n_worker,
+    const fa_status status = (fa_status)fa_pool_run(reduction_task, &job, n_task, n_worker,
                                                     call->poll, call->poll_context);
     free(job.scratch);
     return status;

@@ -11,7 +11,7 @@ FA_INLINE real merge_sink(const group *g, int64_t head, real *max, real *sum) {
     if (r_is_finite(sink))
         sink2 = sink2 > REAL_HUGE ? REAL_HUGE : sink2 < -REAL_HUGE ? -REAL_HUGE : sink2;
     const real both = r_max(*max, sink2);
-    const real base = both == -REAL_INFINITY ? 0 : both;
+    const real base = r_base(both);
     const real alpha = r_exp2(*max - base);
     *sum = r_fma(*sum, alpha, r_exp2(sink2 - base));
     *max = both;

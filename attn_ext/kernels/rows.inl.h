@@ -92,8 +92,6 @@ static ptrdiff_t offset_of(const reduction *r, const fa_axes *a, int first, int 
 
 /* Offset of element i of a row from its element 0. */
 FA_INLINE ptrdiff_t offset_in_row(const reduction *r, const fa_axes *a, int64_t i) {
-    if (r->n_reduced == 1)
-        return (ptrdiff_t)i * a->stride[r->n_outer];
     return offset_of(r, a, r->n_outer, r->n_reduced, i);
 }
 

@@ -81,8 +81,8 @@ static vec max_of_lanes(const column_group *c) {
 }
 
 static void softmax_rows_across(const column_group *c) {
-    const vec max = max_of_lanes(c), hidden = v_set1(-REAL_INFINITY);
-    const vec base = v_drop(v_eq(max, hidden), max);
+    const vec max = max_of_lanes(c);
+    const vec base = v_base(max);
     for (int64_t i = 0; i < c->r->n; i++) {
         real *s = partial_of(c, i);
         v_store(s, v_add(v_load(s), v_exp(v_sub(load_x_lanes(c, i), base))));
@@ -94,8 +94,7 @@ static void softmax_rows_across(const column_group *c) {
 
 /* log1p of the rest of each row, and -inf where a row is empty. */
 static vec log_of_rest_across(const column_group *c, vec max) {
-    const vec is_empty = v_set1(-REAL_INFINITY);
-    const vec base = v_drop(v_eq(max, is_empty), max);
+    const vec base = v_base(max);
     int64_t n_max[VEC_LANES] = {0};
     real maxima[VEC_LANES], others[VEC_LANES], lanes[VEC_LANES], log1p[VEC_LANES];
     v_store(maxima, max);
@@ -122,7 +121,7 @@ static void log_rows_across(const column_group *c) {
         store_columns(to, c->r->output.dtype, c->output_step, 0, c->width, y);
         return;
     }
-    const vec base = v_drop(v_eq(max, hidden), max);
+    const vec base = v_base(max);
     const vec a = v_select(v_eq(max, v_set1(REAL_INFINITY)), v_set1(quiet_nan()), log1p);
     for (int64_t i = 0; i < c->r->n; i++)
         store_lanes(c, i, finish_log_softmax(load_x_lanes(c, i), base, a));
@@ -161,8 +160,7 @@ static int is_dense_across(const reduction *r) {
 }
 
 FA_INLINE vec load_dense(const dense_columns *c, int64_t i) {
-    const real *x = c->x + i * c->x_step;
-    return c->width == VEC_LANES ? v_load(x) : v_load_part(x, c->width);
+    return load_columns(c->x + i * c->x_step, 0, c->width);
 }
 
 FA_INLINE void store_dense_lanes(const dense_columns *c, int64_t i, vec y) {
@@ -181,7 +179,7 @@ static dense_columns open_dense_columns(const column_group *group) {
     c.max = v_set1(-REAL_INFINITY);
     for (int64_t i = 0; i < c.n; i++)
         c.max = v_max(load_dense(&c, i), c.max);
-    c.base = v_drop(v_eq(c.max, v_set1(-REAL_INFINITY)), c.max);
+    c.base = v_base(c.max);
     return c;
 }
 
@@ -189,7 +187,7 @@ static dense_columns open_dense_columns(const column_group *group) {
 static void softmax_columns_dense(const column_group *group) {
     const dense_columns c = open_dense_columns(group);
     for (int64_t i = 0; i < c.n; i++) {
-        real *s = group->partial + i % PARTIALS * VEC_LANES;
+        real *s = partial_of(group, i);
         v_store(s, v_add(v_load(s), v_exp(v_sub(load_dense(&c, i), c.base))));
     }
     const vec sum = tree_sum_of_lanes(group);
@@ -203,7 +201,7 @@ static void log_softmax_columns_dense(const column_group *group) {
     vec count = v_set1(0);
     real maxima[VEC_LANES], others[VEC_LANES], counts[VEC_LANES], log1p[VEC_LANES];
     for (int64_t i = 0; i < c.n; i++) {
-        real *s = group->partial + i % PARTIALS * VEC_LANES;
+        real *s = partial_of(group, i);
         const vec x = load_dense(&c, i);
         const vmask is_max = v_eq(x, c.base);
         v_store(s, v_add(v_load(s), v_drop(is_max, v_exp(v_sub(x, c.base)))));

@@ -144,7 +144,7 @@ static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
         load_row(r, row, i, count, b);
         state.max = max_of(b->x, whole_partials(count), state.max);
     }
-    const real base = state.max == -REAL_INFINITY ? 0 : state.max;
+    const real base = r_base(state.max);
     for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         if (!is_short)
@@ -230,7 +230,7 @@ FA_INLINE void store_dense(real *y, int n, vec x) {
 
 /* The result takes the place of the exponentials: one of them per element, whatever the length. */
 static void softmax_row_dense(dense_row *d) {
-    const real base = d->max == -REAL_INFINITY ? 0 : d->max;
+    const real base = r_base(d->max);
     vec partial[PARTIAL_VECS];
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = v_set1(0);
@@ -285,7 +285,7 @@ static void softmax_row_along(const reduction *r, int64_t row, row_buffers *b) {
         put(to, r->output.dtype, 0, is_empty ? -REAL_INFINITY : state.max + state.log1p);
         return;
     }
-    const real base = state.max == -REAL_INFINITY ? 0 : state.max;
+    const real base = r_base(state.max);
     /* +inf in the row: NaN by rule; inf - inf makes it so in softmax */
     const vec log1p = v_set1(state.max == REAL_INFINITY ? quiet_nan() : state.log1p);
     const vec sum = v_set1(state.sum), max = v_set1(base);

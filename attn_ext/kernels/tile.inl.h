@@ -101,7 +101,7 @@ static void merge_segment(const tile *t) {
     for (int i = 0; i < t->n_panel * PANEL; i += VEC_LANES) {
         const vec old = v_load(t->total.max + i), next = v_load(t->segment.max + i);
         const vec both = v_max(old, next);
-        const vec base = v_drop(v_eq(both, v_set1(-REAL_INFINITY)), both);
+        const vec base = v_base(both);
         const vec alpha = v_exp2(v_sub(old, base)), beta = v_exp2(v_sub(next, base));
         real *l = t->total.sum + i;
         v_store(t->total.max + i, both);
@@ -117,12 +117,9 @@ static void merge_segment(const tile *t) {
 
 static void attend_tile(tile *t) {
     const fa_attention *call = t->g->call;
-    int64_t first = INT64_MAX, end = 0;
-    for (int i = 0; i < t->n_row; i++)
-        if (t->rule[i].first < t->rule[i].end) {
-            first = min_i64(first, t->rule[i].first);
-            end = max_i64(end, t->rule[i].end);
-        }
+    const key_range range = range_of_rows(t->rule, t->n_row);
+    int64_t first = range.first;
+    const int64_t end = range.end;
     int n_segment = 0;
     if (first >= end)
         clear_state(&t->total, t->n_panel, call->d_value);
@@ -174,7 +171,7 @@ static void weigh_panel(const tile *t, const block *b, int panel) {
     for (int v = 0; v < PANEL_VECS; v++) {
         const int lane = panel * PANEL + v * VEC_LANES;
         const vec max = v_load(t->total.max + lane), sum = v_load(t->total.sum + lane);
-        const vec base = v_drop(v_eq(max, hidden), max);
+        const vec base = v_base(max);
         for (int j = b->first; j < b->end; j++) {
             real *score = t->scores + j * PANEL + v * VEC_LANES;
             const vec x = v_load(score);
