@@ -1,122 +1,109 @@
-"""Named calls whose results are on record, from numbers that are the same on every platform.
+"""Named calls whose results are on record, with arguments from the streams.
 
-Number ``i`` of a stream is a hash of both, so that any language can repeat it in a few lines: all
-operations are on unsigned 64-bit integers, and the results are exact in the types that hold them.
-
-    hash(stream, i):  x = (stream * 2**32 + i + 1) * 0x9E3779B97F4A7C15
-                      x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9
-                      x = (x ^ x >> 27) * 0x94D049BB133111EB
-                      x ^ x >> 31
-
-    coarse     (x >> 59) / 8 - 2, whose products and sums are often exact
-    mantissas  a number of [1, 2) with the fraction x >> 12, cut to the digits of the type,
-               times 2**(x % 4 - 3), negative if x & 4
     int8       (x >> 56) - 128;    its scales  abs(mantissas) / 64
-    mask       (x >> 62) != 0;     bias        numbers as above, -inf where (x & 0x70) == 0
+    mask       (x >> 62) != 0;     bias        numbers as the case says, -inf where (x & 0x70) == 0
     sinks      coarse;             slopes      coarse / 16
-    x, grad    numbers as above, times the case's size;    y    abs(mantissas) / 16
+    x, grad    numbers as the case says, times its size;    y    abs(mantissas) / 16
     where      (x >> 62) != 0
 
 The stream of a case is 16 times its place in CASES, plus the place of the argument in STREAMS: a
 new case goes to the end.
 """
 
-import hashlib
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import support
 
-STREAMS = ("query", "key", "value", "mask", "bias", "sinks", "alibi_slopes", "k_scale", "v_scale")
-STREAMS += ("x", "grad", "y", "where")
-PRECISION = {"f2": 11, "bf": 8, "f4": 24, "f8": 53}
+from .._dtypes import FLOAT32, FLOAT64, Array
+from .._reduction import Axis
+from .._workloads import resolve_dtype
+from .streams import coarse, hashed, mantissas
 
+STREAMS = (
+    *("query", "key", "value", "mask", "bias", "sinks", "alibi_slopes", "k_scale", "v_scale"),
+    *("x", "grad", "y", "where"),
+)
 
-def hashed(stream, *shape):
-    """Hashes of a stream in C order, uint64."""
-    x = np.arange(1, int(np.prod(shape)) + 1, dtype=np.uint64) + np.uint64(stream << 32)
-    x *= np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))).reshape(shape)
-
-
-def coarse(x, name):
-    del name  # five bits fit in every type
-    return (x >> np.uint64(59)).astype(np.float64) / 8 - 2
-
-
-def mantissas(x, name):
-    cut = np.uint64(53 - PRECISION[name])
-    fraction = (x >> np.uint64(12)) >> cut << cut
-    size = np.ldexp(
-        1 + np.ldexp(fraction.astype(np.float64), -52), (x & np.uint64(3)).astype(int) - 3
-    )
-    return np.where(x & np.uint64(4), -size, size)
+Shape = tuple[int, ...]
+Numbers = Callable[[Array, str], Array]  # (hashes, name of a type) -> float64, exact in that type
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call: sizes, types of query, key and value, options, and what is drawn for it."""
+    """One call of attention: sizes, types of query, key and value, options, and what is drawn."""
 
     types: str = "f4 f4 f4"
     n_query: int = 5
     n_key: int = 100
     d: int = 16
     dv: int = 16
-    lead: tuple = ()
-    heads: tuple = (1, 1)
-    numbers: object = mantissas
-    options: dict = field(default_factory=dict)  # passed as they are
-    draw: tuple = ()  # of mask, bias, sinks, alibi_slopes
+    lead: Shape = ()
+    heads: tuple[int, int] = (1, 1)
+    numbers: Numbers = mantissas
+    options: Mapping[str, Any] = field(default_factory=dict)  # passed as they are
+    draw: tuple[str, ...] = ()  # of mask, bias, sinks, alibi_slopes
     bias_type: str = "f4"
-    changes: tuple = ()  # (argument, index, number)
+    changes: tuple[tuple[str, Any, float], ...] = ()  # (argument, index, number)
 
-    def arguments(self, place):
-        """Arguments of ``scaled_dot_product_attention``, by name."""
+    function = "scaled_dot_product_attention"
+
+    @property
+    def compute_dtype(self) -> np.dtype[Any]:
+        """The type of the arithmetic."""
+        return _compute_dtype(self.types)
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Tell whether an array of this call is bfloat16."""
+        return "bf" in self.types or "bf" in self.bias_type
+
+    def arguments(self, place: int) -> dict[str, Any]:
+        """Return the arguments of ``scaled_dot_product_attention``, by name."""
         arguments = dict(self.options)
+        kinds = dict(zip(STREAMS, self.types.split(), strict=False))
         for name, shape in self._operands():
-            kind = dict(zip(STREAMS, self.types.split(), strict=False))[name]
-            x = hashed(16 * place + STREAMS.index(name), *shape)
-            arguments[name] = self._numbers(x, kind)
-            if kind == "i1":
+            arguments[name] = self._numbers(_stream(place, name, shape), kinds[name])
+            if kinds[name] == "i1":
                 scale = f"{name[0]}_scale"
-                arguments[scale] = self._scale(
-                    hashed(16 * place + STREAMS.index(scale), *shape[:-1])
-                )
+                arguments[scale] = self._scale(_stream(place, scale, shape[:-1]))
         for name in self.draw:
-            x = hashed(16 * place + STREAMS.index(name), *self._shape(name))
+            x = _stream(place, name, self._shape(name))
             arguments["attn_mask" if name == "mask" else name] = self._option(name, x)
         for name, index, number in self.changes:
             arguments[name][(..., *index)] = number
         return arguments
 
-    def _operands(self):
+    def _operands(self) -> Iterator[tuple[str, Shape]]:
         n_head, n_kv_head = self.heads
         yield "query", (*self.lead, n_head, self.n_query, self.d)
         yield "key", (*self.lead, n_kv_head, self.n_key, self.d)
         yield "value", (*self.lead, n_kv_head, self.n_key, self.dv)
 
-    def _shape(self, name):
-        return {
+    def _shape(self, name: str) -> Shape:
+        shapes: dict[str, Shape] = {
             "mask": (self.n_query, self.n_key),
             "bias": (self.heads[0], self.n_query, self.n_key),
             "sinks": (self.heads[0],),
             "alibi_slopes": (self.heads[0],),
-        }[name]
+        }
+        return shapes[name]
 
-    def _numbers(self, x, kind):
+    def _numbers(self, x: Array, kind: str) -> Array:
         if kind == "i1":
             return ((x >> np.uint64(56)).astype(np.int64) - 128).astype(np.int8)
-        return self.numbers(x, kind).astype(support.bfloat16 if kind == "bf" else kind)
+        return _typed(self.numbers(x, kind), kind)
 
-    def _scale(self, x):
-        kind = "f8" if "f8" in self.types else "f4"
-        return np.abs(mantissas(x, kind) / 64).astype(kind)
+    def _scale(self, x: Array) -> Array:
+        kind = "f8" if self.compute_dtype == FLOAT64 else "f4"
+        return _typed(np.abs(mantissas(x, kind) / 64), kind)
 
-    def _option(self, name, x):
+    def _option(self, name: str, x: Array) -> Array:
         if name == "mask":
-            return (x >> np.uint64(62)) != 0
+            return np.asarray((x >> np.uint64(62)) != 0)
         if name == "bias":
             bias = self._numbers(x, self.bias_type)
             bias[(x & np.uint64(0x70)) == 0] = -np.inf
@@ -130,39 +117,56 @@ class Reduction:
 
     function: str
     types: str = "f4"
-    shape: tuple = (5, 100)
-    axis: object = -1
-    numbers: object = mantissas
+    shape: Shape = (5, 100)
+    axis: Axis = -1
+    numbers: Numbers = mantissas
     size: float = 4.0
     has_where: bool = False
-    changes: tuple = ()  # (index, number), in x or grad
-    bias_type = ""
+    changes: tuple[tuple[Any, float], ...] = ()  # (index, number), in x or grad
 
-    def arguments(self, place):
-        """Arguments of the function, by name."""
+    @property
+    def compute_dtype(self) -> np.dtype[Any]:
+        """The type of the arithmetic."""
+        return _compute_dtype(self.types)
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Tell whether an array of this call is bfloat16."""
+        return self.types == "bf"
+
+    def arguments(self, place: int) -> dict[str, Any]:
+        """Return the arguments of the function, by name."""
         first = "grad" if self.function == "softmax_vjp" else "x"
         array = self._numbers(place, first) * self.size
         for index, number in self.changes:
             array[index] = number
-        arguments = {first: self._typed(array), "axis": self.axis}
+        arguments: dict[str, Any] = {first: _typed(array, self.types), "axis": self.axis}
         if self.function == "softmax_vjp":
-            arguments["y"] = self._typed(np.abs(self._numbers(place, "y")) / 16)
+            arguments["y"] = _typed(np.abs(self._numbers(place, "y")) / 16, self.types)
         if self.has_where:
-            x = hashed(16 * place + STREAMS.index("where"), *self.shape)
-            arguments["where"] = (x >> np.uint64(62)) != 0
+            arguments["where"] = (_stream(place, "where", self.shape) >> np.uint64(62)) != 0
         return arguments
 
-    def _numbers(self, place, name):
-        return self.numbers(hashed(16 * place + STREAMS.index(name), *self.shape), self.types)
+    def _numbers(self, place: int, name: str) -> Array:
+        return self.numbers(_stream(place, name, self.shape), self.types)
 
-    def _typed(self, array):
-        return array.astype(support.bfloat16 if self.types == "bf" else self.types)
+
+def _stream(place: int, name: str, shape: Shape) -> Array:
+    return hashed(16 * place + STREAMS.index(name), *shape)
+
+
+def _typed(array: Array, kind: str) -> Array:
+    return array.astype(resolve_dtype("bfloat16") if kind == "bf" else kind)
+
+
+def _compute_dtype(types: str) -> np.dtype[Any]:
+    return FLOAT64 if "f8" in types else FLOAT32
 
 
 F64 = "f8 f8 f8"
 INF, NAN = np.inf, np.nan
 END = {"query_offset": "end"}
-CASES = {
+CASES: dict[str, Case | Reduction] = {
     "plain": Case(n_query=70, n_key=200, d=64, dv=64),
     "plain float64": Case(F64, n_query=13, n_key=200, d=64, dv=64),
     "plain coarse": Case(n_query=17, n_key=97, numbers=coarse),
@@ -251,26 +255,11 @@ CASES = {
 }  # fmt: skip
 
 
-def arguments(name):
+def arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of the case `name`."""
     return CASES[name].arguments(list(CASES).index(name))
 
 
-def digest(*arrays):
-    """SHA-256 of the bytes in C order, little-endian, in hexadecimal."""
-    total = hashlib.sha256()
-    for array in arrays:
-        unsigned = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
-        total.update(unsigned.astype(unsigned.dtype.newbyteorder("<")).tobytes())
-    return total.hexdigest()
-
-
-def digest_of_inputs(name):
-    """Digest of all arrays of a case, in the order of their names."""
-    inputs = arguments(name)
-    return digest(*(inputs[key] for key in sorted(inputs) if isinstance(inputs[key], np.ndarray)))
-
-
-def digests_of_results(*results):
-    """Digests of output, lse and weights; or of the one result of a reduction."""
-    names = ("result",) if len(results) == 1 else ("output", "lse", "weights")
-    return {name: digest(result) for name, result in zip(names, results, strict=True)}
+def without_bfloat16() -> list[str]:
+    """Return the names of the cases that do not need ml_dtypes."""
+    return [name for name, case in CASES.items() if not case.has_bfloat16]

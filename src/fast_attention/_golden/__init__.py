@@ -1,0 +1,25 @@
+"""The published bits: named calls, and the digests of what they must give.
+
+    streams.py      numbers that are the same on every platform
+    cases.py        CASES: the calls, whose arguments are drawn from those numbers
+    digests.py      digests of arrays, and the record of those that the specification gives
+    version1.json   that record, for version 1 of the arithmetic, both classes
+
+``python -m fast_attention verify`` and the tests hold the kernels to it. The record of a version
+stays as it is; a new case goes to the end of CASES.
+"""
+
+from .cases import CASES, Case, Reduction, arguments, without_bfloat16
+from .digests import VERSION, digest_of_inputs, digests_of_results, read_record
+
+__all__ = [
+    "CASES",
+    "VERSION",
+    "Case",
+    "Reduction",
+    "arguments",
+    "digest_of_inputs",
+    "digests_of_results",
+    "read_record",
+    "without_bfloat16",
+]
