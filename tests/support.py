@@ -1,12 +1,15 @@
 """What the tests share: inputs in every layout, comparison by bits and by the documented bound."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import oracle
 
+import fast_attention
 from fast_attention import _backend, scaled_dot_product_attention
 
 try:
@@ -195,3 +198,13 @@ def run_python(code, *arguments, timeout=120, **environment):
         [sys.executable, "-W", "error", "-c", code, *arguments],
         env=env, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
+
+
+def copy_of_package(folder, suffix=None, content=b""):
+    """Copy the package without its compiled module, with another one in its place."""
+    source = Path(fast_attention.__file__).parent
+    ignored = shutil.ignore_patterns("_native.*.so", "_native.so", "_native*.pyd", "__pycache__")
+    shutil.copytree(source, folder / "fast_attention", ignore=ignored)
+    if suffix:
+        (folder / "fast_attention" / f"_native{suffix}").write_bytes(content)
+    return os.pathsep.join([str(folder), *filter(None, sys.path)])

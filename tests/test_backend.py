@@ -1,12 +1,9 @@
 """Which backend and instruction set are used, who chose them, what if they are broken."""
 
 import importlib.machinery
-import os
 import platform
-import shutil
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import oracle
@@ -39,16 +36,6 @@ BROKEN = {
     "failing start": (".py", b"raise OSError('cannot map')"),
     "missing dependency": (".py", b"import no_such_module_anywhere"),
 }
-
-
-def copy_of_package(folder, suffix=None, content=b""):
-    """Copy the package without its compiled module, with another one in its place."""
-    source = Path(fast_attention.__file__).parent
-    ignored = shutil.ignore_patterns("_native.*.so", "_native.so", "_native*.pyd", "__pycache__")
-    shutil.copytree(source, folder / "fast_attention", ignore=ignored)
-    if suffix:
-        (folder / "fast_attention" / f"_native{suffix}").write_bytes(content)
-    return os.pathsep.join([str(folder), *filter(None, sys.path)])
 
 
 def test_default_is_native_where_it_is_installed():
@@ -114,7 +101,7 @@ def test_config_names_the_promises_and_the_class_of_arithmetic(engine):
 
 @pytest.mark.parametrize(("suffix", "content"), BROKEN.values(), ids=BROKEN)
 def test_broken_extension_gives_one_warning_and_the_fallback(tmp_path, suffix, content):
-    path = copy_of_package(tmp_path, suffix, content)
+    path = support.copy_of_package(tmp_path, suffix, content)
     child = support.run_python(COUNT_WARNINGS, PYTHONPATH=path)
     assert child.stdout.splitlines()[0] == "numpy 1 RuntimeWarning", child.stderr
     assert "_native" in child.stdout
@@ -124,7 +111,7 @@ def test_broken_extension_gives_one_warning_and_the_fallback(tmp_path, suffix, c
 
 
 def test_broken_extension_that_was_asked_for_is_an_error_with_the_reason(tmp_path):
-    path = copy_of_package(tmp_path, *BROKEN["failing start"])
+    path = support.copy_of_package(tmp_path, *BROKEN["failing start"])
     code = "import warnings; warnings.simplefilter('ignore'); " + NAME
     child = support.run_python(code, PYTHONPATH=path, FAST_ATTENTION_BACKEND="native")
     assert child.returncode != 0
@@ -133,7 +120,7 @@ def test_broken_extension_that_was_asked_for_is_an_error_with_the_reason(tmp_pat
 
 
 def test_pure_installation_gives_no_warning(tmp_path):
-    path = copy_of_package(tmp_path)
+    path = support.copy_of_package(tmp_path)
     child = support.run_python(COUNT_WARNINGS, PYTHONPATH=path)
     assert child.stdout.splitlines()[0] == "numpy 0", child.stderr
     assert support.run_python(NAME, PYTHONPATH=path).stdout == "numpy None\n"
@@ -142,7 +129,7 @@ def test_pure_installation_gives_no_warning(tmp_path):
 @pytest.mark.parametrize("name", ["FAST_ATTENTION_BACKEND", "FAST_ATTENTION_ISA"])
 def test_pure_installation_says_so_when_native_is_asked_for(tmp_path, name):
     value = "native" if name.endswith("BACKEND") else "avx2"
-    child = support.run_python(NAME, PYTHONPATH=copy_of_package(tmp_path), **{name: value})
+    child = support.run_python(NAME, PYTHONPATH=support.copy_of_package(tmp_path), **{name: value})
     assert child.returncode != 0
     assert "Error" in child.stderr
     assert "pure" in child.stderr

@@ -7,18 +7,24 @@ in one process.
 
 The compiled module may be absent (a pure install: said by ``show_config()`` alone), or present and
 unable to load: that is one RuntimeWarning with the reason, and the NumPy backend.
+
+An instruction set is tested when it is chosen for the first time in a process (``_self_test``): at
+import, for the default, so that calls pay nothing and a forked child need not repeat it. One that
+fails gives way to the next, with one RuntimeWarning; one that was asked for by name is kept, with
+one RuntimeWarning as well. The lowest is not tested: nothing could take its place.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _numpy
+from . import _numpy, _self_test
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -58,6 +64,8 @@ class Default(NamedTuple):
 
 _native: Native | None = None
 _entry: Any = None  # the compiled module, once it is loaded
+_best: str | None = None  # the instruction set that is used where none is named, once it is known
+_failures: dict[str, str | None] = {}  # what is wrong with each instruction set that was tested
 
 
 def native() -> Native:
@@ -141,14 +149,67 @@ def check_choice(backend: str, isa: str | None, asked: str) -> Choice:
     if loaded.module is None:
         raise ImportError(f"{asked} needs the native backend, but {loaded.reason}")
     if isa is None:
-        return "native", loaded.isas[-1]
+        return "native", _best_isa(loaded)
     if isa not in loaded.isas:
         known = any(isa == name for name, _, _ in loaded.table)
         what = "not available on this CPU" if known else "unknown"
         raise ValueError(
             f"{asked}: instruction set {isa!r} is {what}; expected one of {', '.join(loaded.isas)}"
         )
+    _test_named_isa(isa, asked)
     return "native", isa
+
+
+def _best_isa(loaded: Native) -> str:
+    """Choose the best instruction set that passes its self-test, or the lowest."""
+    global _best
+    if _best is None:
+        failed = list(itertools.takewhile(_failure, reversed(loaded.isas[1:])))
+        _best = loaded.isas[-1 - len(failed)]
+        if failed:
+            warnings.warn(
+                f"{_failed_text(failed)}. {_PACKAGE} uses {_best} instead: results are right, but "
+                f"slower. {_REPORT} FAST_ATTENTION_ISA={_best} asks for it without this warning",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return _best
+
+
+def _test_named_isa(isa: str, asked: str) -> None:
+    """Warn once if an instruction set that was asked for by name fails its self-test."""
+    if isa in _failures or isa == native().isas[0]:
+        return
+    if _failure(isa) is not None:
+        warnings.warn(
+            f"{_failed_text([isa])}. It is used all the same, because of {asked}: results may be "
+            f"wrong. {_REPORT} Without a name {_PACKAGE} chooses an instruction set that passes",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _failure(isa: str) -> str | None:
+    """Return what is wrong with an instruction set, tested once in a process; None if nothing."""
+    if isa not in _failures:
+        loaded = native()
+        arithmetic = {name: kind for name, _, kind in loaded.table}[isa]
+        _failures[isa] = _self_test.failure(loaded.module, isa, arithmetic)
+    return _failures[isa]
+
+
+def _failed_text(isas: list[str]) -> str:
+    what = "; ".join(f"{isa}: {_failures[isa]}" for isa in isas)
+    return f"compiled kernels failed their self-test on this machine ({what})"
+
+
+_REPORT = f"Please report it, with what `python -m {_PACKAGE} verify` prints."
+
+
+def self_test() -> str | None:
+    """Return what the self-tests of this process have found so far; None if there were none."""
+    found = (f"{isa} failed: {why}" if why else f"{isa} passed" for isa, why in _failures.items())
+    return "; ".join(found) or None
 
 
 DEFAULT = choose(os.environ)

@@ -36,9 +36,10 @@ def show_config() -> Config:
     -------
     Config
         A dict that prints as a table. Keys: ``version``, ``backend``, ``backend_reason``, ``isa``,
-        ``isa_available`` and ``isa_forced`` (names for FAST_ATTENTION_ISA), ``arithmetic``,
-        ``promises``, ``num_threads``, ``num_threads_source``, ``compiler``, ``python``, ``numpy``,
-        ``blas``, ``platform``. Entries that do not apply are None.
+        ``isa_available`` and ``isa_forced`` (names for FAST_ATTENTION_ISA), ``self_test`` (of the
+        instruction sets chosen so far), ``arithmetic``, ``promises``, ``num_threads``,
+        ``num_threads_source``, ``compiler``, ``python``, ``numpy``, ``blas``, ``platform``. Entries
+        that do not apply are None.
 
     Examples
     --------
@@ -56,6 +57,7 @@ def show_config() -> Config:
         isa=isa,
         isa_available=native.isas,
         isa_forced=_backend.DEFAULT.forced_isa,
+        self_test=_backend.self_test(),
         arithmetic=_arithmetic(isa),
         promises=_NUMPY_PROMISES if isa is None else "row invariance, num_threads",
         num_threads=threads.number,
