@@ -58,14 +58,14 @@ def test_version_is_printed():
 def test_help_names_the_commands_and_gives_examples():
     done = run("--help")
     assert done.returncode == 0
-    for text in ("compare", "info", "examples:", "python -m fast_attention compare"):
+    for text in ("compare", "verify", "info", "examples:", "python -m fast_attention compare"):
         assert text in done.stdout
 
 
 def test_no_command_is_refused_with_the_commands():
     done = run()
     assert done.returncode == 2
-    assert "{compare,info}" in done.stderr
+    assert "{compare,verify,info}" in done.stderr
 
 
 def test_list_names_every_workload_in_100_columns():

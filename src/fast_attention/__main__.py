@@ -1,7 +1,8 @@
 """The command line, ``python -m fast_attention``.
 
-``compare`` measures the native kernels against the NumPy fallback; ``info`` prints what this
-installation runs and why. Run either with ``--help``.
+``compare`` measures the native kernels against the NumPy fallback; ``verify`` compares the bits of
+results with the published ones; ``info`` prints what this installation runs and why. Run each with
+``--help``.
 """
 
 import argparse
@@ -11,11 +12,12 @@ from collections.abc import Sequence
 
 import fast_attention
 
-from . import _compare
+from . import _compare, _verify
 
 EXAMPLES = """\
 examples:
   python -m fast_attention info
+  python -m fast_attention verify
   python -m fast_attention compare
   python -m fast_attention compare --help"""
 
@@ -30,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     version = f"fast_attention {fast_attention.__version__}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(dest="command", metavar="{compare,info}", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="{compare,verify,info}", required=True)
     compare = commands.add_parser(
         "compare",
         help="measure the native kernels against the NumPy fallback",
@@ -39,6 +41,14 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _compare.add_arguments(compare)
+    verify = commands.add_parser(
+        "verify",
+        help="compare the bits of results with the published ones",
+        description=_verify.DESCRIPTION,
+        epilog=_verify.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _verify.add_arguments(verify)
     commands.add_parser(
         "info",
         help="print backend, instruction set, threads and versions",
@@ -51,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments` (default: ``sys.argv``) and return the exit code."""
     options = build_parser().parse_args(arguments)
     try:
-        code = _compare.run(options) if options.command == "compare" else info()
+        code = _run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has enough, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _compare.INTERRUPTED
     return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "compare":
+        return _compare.run(options)
+    return _verify.run(options) if options.command == "verify" else info()
 
 
 def info() -> int:
