@@ -1,9 +1,9 @@
 # cython: language_level=3, freethreading_compatible=True, binding=True
 """The native backend: buffers in, one call without the GIL, errors out. No maths here.
 
-`attention` takes the descriptor that Python has checked. `plain_attention` is the short way for
-small calls: it looks at three exact arrays in C and declines whatever is not the plain case, so
-that checks and messages live in one place, in Python.
+`attention` and `reduce` take the descriptor that Python has checked. `plain_attention` and
+`plain_reduction` are the short way for small calls: they look at exact arrays in C and decline
+whatever is not the plain case, so that checks and messages live in one place, in Python.
 """
 
 import atexit
@@ -12,7 +12,7 @@ import math
 import numpy
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE
-from cpython.buffer cimport PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
@@ -45,6 +45,7 @@ cdef extern from "fa.h":
         FA_ARITHMETIC_VERSION
         FA_KEY_BLOCK
         FA_SEGMENT
+        FA_MAX_AXES
         FA_MAX_LEAD
 
     ctypedef struct fa_array:
@@ -175,6 +176,17 @@ cdef int _run(int isa, bint is_float64, const fa_attention *call) except -1:
     return _check(status)
 
 
+cdef int _run_reduction(int isa, bint is_float64, const fa_reduction *call) except -1:
+    cdef const fa_kernel_set *kernels = fa_kernel_set_at(isa)
+    cdef fa_status status
+    with nogil:
+        if is_float64:
+            status = kernels.reduction_f64(call)
+        else:
+            status = kernels.reduction_f32(call)
+    return _check(status)
+
+
 cdef int _check(fa_status status) except -1:
     """Turn a status into the exception that it stands for."""
     if status == FA_OK:
@@ -297,9 +309,7 @@ def reduce(kind, d, isa):
     """Fill the output of the ReductionDescriptor `d`; kinds as in fa.h, from softmax on."""
     cdef fa_reduction call
     cdef _Buffers buffers = _Buffers()
-    cdef const fa_kernel_set *kernels = fa_kernel_set_at(_INDEX_OF_ISA[isa])
     cdef bint is_float64 = d.compute_dtype == _float64
-    cdef fa_status status
     cdef int axis
     memset(&call, 0, sizeof(call))
     shape = d.x.shape
@@ -314,12 +324,7 @@ def reduce(kind, d, isa):
     buffers.describe_axes(d.output, &call.output, True)
     call.n_thread = d.num_threads
     call.poll = _poll
-    with nogil:
-        if is_float64:
-            status = kernels.reduction_f64(&call)
-        else:
-            status = kernels.reduction_f32(&call)
-    _check(status)
+    _run_reduction(_INDEX_OF_ISA[isa], is_float64, &call)
 
 
 cdef bint _is_plain(Py_buffer *view, int ndim, int *is_float64) noexcept:
@@ -438,3 +443,78 @@ def plain_attention(query, key, value, is_causal, scale, num_threads, isa):
             PyBuffer_Release(&v)
         if n_open > 3:
             PyBuffer_Release(&o)
+
+
+cdef void _place_axes(fa_axes *to, Py_buffer *view, int axis, int is_float64) noexcept:
+    """All axes of a buffer in order, but `axis` last."""
+    cdef int i, n = 0
+    to.data = view.buf
+    to.dtype = FA_FLOAT64 if is_float64 else FA_FLOAT32
+    for i in range(view.ndim):
+        if i != axis:
+            to.stride[n] = view.strides[i] // view.itemsize
+            n += 1
+    to.stride[n] = view.strides[axis] // view.itemsize
+
+
+cdef bint _fits(Py_buffer *x, Py_buffer *o) noexcept:
+    """Whether `o` can take the result: the shape of `x`, and either its memory or apart from it."""
+    cdef int axis
+    cdef char *x_end = <char *>x.buf + x.len
+    cdef char *o_end = <char *>o.buf + o.len
+    for axis in range(x.ndim):
+        if x.shape[axis] != o.shape[axis]:
+            return False
+    if not (PyBuffer_IsContiguous(x, b"C") and PyBuffer_IsContiguous(o, b"C")):
+        return False
+    return x.buf == o.buf or x_end <= <char *>o.buf or o_end <= <char *>x.buf
+
+
+def plain_reduction(kind, x, axis, out, num_threads, isa):
+    """Softmax or log_softmax of a plain array, or None if this call needs the general route."""
+    cdef Py_buffer source, target
+    cdef fa_reduction call
+    cdef int ndim, reduced, i, n = 0, x64 = 0, o64 = 0, n_open = 0
+    if type(x) is not _ndarray or type(axis) is not int:
+        return None
+    if out is not None and type(out) is not _ndarray:
+        return None
+    try:
+        PyObject_GetBuffer(x, &source, PyBUF_STRIDES | PyBUF_FORMAT)
+        n_open = 1
+        ndim = source.ndim
+        if ndim < 1 or ndim > FA_MAX_AXES or not -ndim <= axis < ndim:
+            return None
+        if not _is_plain(&source, ndim, &x64):
+            return None
+        result = _empty(x.shape, _float64 if x64 else _float32) if out is None else out
+        PyObject_GetBuffer(result, &target, PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE)
+        n_open = 2
+        if out is not None:
+            if not _is_plain(&target, ndim, &o64) or x64 != o64 or not _fits(&source, &target):
+                return None
+        reduced = axis if axis >= 0 else axis + ndim
+        memset(&call, 0, sizeof(call))
+        call.kind = <fa_reduction_kind><int>kind
+        call.n_outer = ndim - 1
+        call.n_reduced = 1
+        for i in range(ndim):
+            if i != reduced:
+                call.shape[n] = source.shape[i]
+                n += 1
+        call.shape[n] = source.shape[reduced]
+        _place_axes(&call.x, &source, reduced, x64)
+        _place_axes(&call.output, &target, reduced, x64)
+        call.n_thread = num_threads
+        call.poll = _poll
+        _run_reduction(_INDEX_OF_ISA[isa], x64, &call)
+        return result
+    except (BufferError, ValueError):
+        if n_open < 2:
+            return None
+        raise
+    finally:
+        if n_open > 0:
+            PyBuffer_Release(&source)
+        if n_open > 1:
+            PyBuffer_Release(&target)

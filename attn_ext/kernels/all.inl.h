@@ -14,6 +14,7 @@
 #include "kernels/attention.inl.h"
 #include "kernels/exponential.inl.h"
 #include "kernels/rows.inl.h"
+#include "kernels/passes.inl.h"
 #include "kernels/softmax_along.inl.h"
 #include "kernels/softmax_across.inl.h"
 #include "kernels/reduction.inl.h"

@@ -30,6 +30,10 @@ static const real EXPONENTIAL[] = {0x1p+0,
 #endif
 #define EXPONENTIAL_TERMS ((int)(sizeof EXPONENTIAL / sizeof EXPONENTIAL[0]))
 
+#define PARTIALS 16 /* partial sums of a row: part of the arithmetic */
+#define PARTIAL_VECS (PARTIALS / VEC_LANES)
+#define EXP_AT_ONCE (PARTIAL_VECS > 4 ? PARTIAL_VECS : 4) /* vectors */
+
 /* e^d for d <= 0 or NaN, with gradual underflow. */
 FA_INLINE vec v_exp(vec d) {
     const vec even = v_set1(ROUND_EVEN), exponent = v_set1(ROUND_EXPONENT);
@@ -46,26 +50,57 @@ FA_INLINE vec v_exp(vec d) {
     return v_drop(v_lt(d, v_set1(EXP_MIN)), e);
 }
 
-/* The same bits for EXP_NORMAL <= d <= 0, where 2^n is one normal factor. Coefficients are halved,
+/* The constants of v_exp_normal in memory, where an instruction takes them from as they are. A
+ * compiler that could see their values would make them anew for each row. Coefficients are halved,
  * as in v_exp2: a shift makes 2^(n + 1). */
-FA_INLINE vec v_exp_normal(vec d) {
-    const vec shifted = v_add(v_mul(d, v_set1(LOG2E)), v_set1(ROUND_TO_INTEGER));
-    const vec n = v_sub(shifted, v_set1(ROUND_TO_INTEGER));
-    const vec r = v_fma(n, v_set1(-LN2_LO), v_fma(n, v_set1(-LN2_HI), d));
+typedef struct exp_words {
+    vec log2e, integer, ln2_hi, ln2_lo, half, term[EXPONENTIAL_TERMS];
+} exp_words;
+
+FA_NOINLINE void load_exp_words(exp_words *c) {
     const real half = (real)0.5;
-    vec e = v_set1(half * EXPONENTIAL[EXPONENTIAL_TERMS - 1]);
+    c->log2e = v_set1(LOG2E);
+    c->integer = v_set1(ROUND_TO_INTEGER);
+    c->ln2_hi = v_set1(-LN2_HI);
+    c->ln2_lo = v_set1(-LN2_LO);
+    c->half = v_set1(half);
+    for (int k = 0; k < EXPONENTIAL_TERMS; k++)
+        c->term[k] = v_set1(half * EXPONENTIAL[k]);
+}
+
+/* The bits of v_exp for EXP_NORMAL <= d <= 0, where 2^n is one normal factor, for n vectors: one
+ * step for all before the next step, as a core cannot look far enough ahead to overlap whole
+ * chains. */
+FA_INLINE void v_exp_normal(const exp_words *c, int n, const vec *d, vec *e) {
+    vec power[EXP_AT_ONCE], r[EXP_AT_ONCE];
+    for (int v = 0; v < n; v++)
+        power[v] = v_add(v_mul(d[v], c->log2e), c->integer);
+    for (int v = 0; v < n; v++)
+        r[v] = v_fma(v_sub(power[v], c->integer), c->ln2_hi, d[v]);
+    for (int v = 0; v < n; v++)
+        r[v] = v_fma(v_sub(power[v], c->integer), c->ln2_lo, r[v]);
+    for (int v = 0; v < n; v++)
+        e[v] = c->term[EXPONENTIAL_TERMS - 1];
     for (int k = EXPONENTIAL_TERMS - 2; k >= 0; k--)
-        e = v_fma(e, r, v_set1(half * EXPONENTIAL[k]));
-    return v_mul(v_fma(e, r, v_set1(half)), v_shift_to_exponent(shifted));
+        for (int v = 0; v < n; v++)
+            e[v] = v_fma(e[v], r[v], c->term[k]);
+    for (int v = 0; v < n; v++)
+        e[v] = v_fma(e[v], r[v], c->half);
+    for (int v = 0; v < n; v++)
+        e[v] = v_mul(e[v], v_shift_to_exponent(power[v]));
 }
 
 /* n vectors at once; the long way only if one of them needs it. */
-FA_INLINE void v_exp_many(int n, const vec *d, vec *e) {
+FA_INLINE void v_exp_many(const exp_words *c, int n, const vec *d, vec *e) {
     int is_normal = 1;
     for (int v = 0; v < n; v++)
         is_normal &= m_all(v_le(v_set1(EXP_NORMAL), d[v]));
+    if (is_normal) {
+        v_exp_normal(c, n, d, e);
+        return;
+    }
     for (int v = 0; v < n; v++)
-        e[v] = is_normal ? v_exp_normal(d[v]) : v_exp(d[v]);
+        e[v] = v_exp(d[v]);
 }
 
 /* log(1 + t) for t >= 0 or NaN: once per row, always in float64, never fused. */

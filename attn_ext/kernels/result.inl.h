@@ -44,16 +44,19 @@ FA_INLINE vec output_of(vec o, vec alpha, vec sum, vec live) {
     return v_drop(v_eq(live, v_set1(0)), v_div(v_mul(o, alpha), sum));
 }
 
-/* n <= VEC_LANES columns from d on of a row, `step` elements apart: one rounding to its type, one
- * NaN, no negative zero. */
+/* One NaN, no negative zero. */
+FA_INLINE vec v_clean(vec x) {
+    return v_select(v_eq(x, x), v_add(x, v_set1(0)), v_set1(quiet_nan()));
+}
+
+/* n <= VEC_LANES columns from d on of a row, `step` elements apart, rounded once to its type. */
 FA_INLINE void store_columns(char *row, fa_dtype dtype, ptrdiff_t step, ptrdiff_t d, int n, vec x) {
     if (dtype == REAL_DTYPE && step == 1) {
         real *to = (real *)row + d;
-        x = v_select(v_eq(x, x), v_add(x, v_set1(0)), v_set1(quiet_nan()));
         if (n == VEC_LANES)
-            v_store(to, x);
+            v_store(to, v_clean(x));
         else
-            v_store_part(to, x, n);
+            v_store_part(to, v_clean(x), n);
         return;
     }
     real lanes[VEC_LANES];

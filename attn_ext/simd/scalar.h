@@ -75,6 +75,20 @@ FA_INLINE vec v_load_part(const real *p, int n) {
     return r;
 }
 
+FA_INLINE real r_tree_sum(vec a) {
+    for (int h = VEC_LANES / 2; h > 0; h /= 2)
+        for (int i = 0; i < h; i++)
+            a.lane[i] += a.lane[i + h];
+    return a.lane[0];
+}
+
+FA_INLINE real r_greatest(vec a) {
+    real most = a.lane[0];
+    for (int i = 1; i < VEC_LANES; i++)
+        most = a.lane[i] > most ? a.lane[i] : most;
+    return most;
+}
+
 FA_INLINE void v_store_part(real *p, vec a, int n) {
     for (int i = 0; i < VEC_LANES && i < n; i++)
         p[i] = a.lane[i];

@@ -293,6 +293,15 @@ def attend(descriptor: AttentionDescriptor) -> None:
         _numpy.attention(descriptor)
 
 
+def reduce_plain(kind: int, x: object, axis: object, out: object, num_threads: int) -> Array | None:
+    """Try the compiled entry for plain calls of softmax and log_softmax, as `attend_plain`."""
+    isa = _choices.get()[-1][1]
+    if isa is None:
+        return None
+    result: Array | None = _entry.plain_reduction(kind, x, axis, out, num_threads, isa)
+    return result
+
+
 def reduce(descriptor: ReductionDescriptor) -> None:
     """Fill the result of a described reduction on the backend in use."""
     if descriptor.fill_without_elements():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import _backend
+from . import _backend, _threads
 from ._dtypes import Array, ArrayInput
 from ._reduction import Axis, Kind, ReductionDescriptor, describe_reduction
 
@@ -69,7 +69,7 @@ def softmax(
     array([[0.1192, 1.    ],
            [0.8808, 0.    ]])
     """
-    return _result(describe_reduction(Kind.SOFTMAX, x, axis, where=where, out=out), out)
+    return _along_axes(Kind.SOFTMAX, x, axis, where, out)
 
 
 def log_softmax(
@@ -131,7 +131,7 @@ def log_softmax(
     >>> print(log_softmax([0.0, -20.0])[0].round(14))
     -2.06115e-09
     """
-    return _result(describe_reduction(Kind.LOG_SOFTMAX, x, axis, where=where, out=out), out)
+    return _along_axes(Kind.LOG_SOFTMAX, x, axis, where, out)
 
 
 def logsumexp(
@@ -236,6 +236,17 @@ def softmax_vjp(
     array([ 0.1875, -0.1875])
     """
     return _result(describe_reduction(Kind.SOFTMAX_VJP, grad, axis, y=y, out=out), out)
+
+
+def _along_axes(
+    kind: Kind, x: ArrayInput, axis: Axis, where: ArrayInput | None, out: Array | None
+) -> Array:
+    """Softmax or log_softmax, by the short way if the call is plain."""
+    if where is None:
+        plain = _backend.reduce_plain(kind, x, axis, out, _threads.resolve(None))
+        if plain is not None:
+            return plain
+    return _result(describe_reduction(kind, x, axis, where=where, out=out), out)
 
 
 def _result(d: ReductionDescriptor, out: Array | None = None) -> Array:
