@@ -1,5 +1,7 @@
 """Build the native extension, or with FAST_ATTENTION_BUILD=pure a package without it.
 
+FAST_ATTENTION_BUILD=wide16 adds the test-only instruction set of that name, never for a release.
+
 Metadata and tool settings are in pyproject.toml. The extension keeps to the stable ABI of
 Python 3.11, so one wheel serves all later versions; free-threaded builds have no stable ABI
 and get a wheel each. No flag here raises the instruction set above the compiler's baseline
@@ -51,13 +53,15 @@ class PureBuild(build_py):
         super().run()
 
 
-def native_arguments():
+def native_arguments(test_isas):
+    macros = [("Py_LIMITED_API", "0x030b0000")] if STABLE_ABI else []
+    macros += [(f"FA_{isa.upper()}", "1") for isa in test_isas]
     extension = Extension(
         "fast_attention._native",
         ["attn_ext/_native.pyx", *sorted(glob("attn_ext/*.c") + glob("attn_ext/isa/*.c"))],
         include_dirs=["attn_ext"],
         depends=glob("attn_ext/**/*.h", recursive=True),
-        define_macros=[("Py_LIMITED_API", "0x030b0000")] if STABLE_ABI else [],
+        define_macros=macros,
         extra_link_args=THREADS,
         py_limited_api=STABLE_ABI,
     )
@@ -69,6 +73,9 @@ def native_arguments():
 
 
 build = os.environ.get("FAST_ATTENTION_BUILD") or "native"
-if build not in ("native", "pure"):
+if build not in ("native", "pure", "wide16"):
     sys.exit(f"FAST_ATTENTION_BUILD is {build!r}: expected 'native' or 'pure'")
-setup(**native_arguments() if build == "native" else {"cmdclass": {"build_py": PureBuild}})
+if build == "pure":
+    setup(cmdclass={"build_py": PureBuild})
+else:
+    setup(**native_arguments([] if build == "native" else [build]))

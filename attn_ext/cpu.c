@@ -4,6 +4,8 @@
  * Manual, volume 1, sections 14.3 and 15.2-15.4. */
 #include "cpu.h"
 
+#include "architecture.h"
+
 #define BIT(n) (UINT32_C(1) << (n))
 
 /* CPUID leaf 1, ECX */
@@ -33,7 +35,16 @@ struct fa_cpu fa_cpu_classify(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint64_t x
     return cpu;
 }
 
-#if defined(__x86_64__) || defined(__i386__) || defined(_M_X64) || defined(_M_IX86)
+uint64_t fa_cpu_xcr0_on_macos(uint64_t xcr0, int (*has_feature)(const char *name)) {
+    static const char *const names[] = {"hw.optional.avx512f", "hw.optional.avx512dq",
+                                        "hw.optional.avx512bw", "hw.optional.avx512vl"};
+    for (int i = 0; i < 4; i++)
+        if (!has_feature(names[i]))
+            return xcr0;
+    return xcr0 | XCR0_ZMM;
+}
+
+#ifdef FA_X86
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #include <intrin.h>
@@ -74,6 +85,20 @@ static uint64_t read_xcr0(void) {
 }
 #endif
 
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+
+static int sysctl_is_set(const char *name) {
+    int is_set = 0;
+    size_t size = sizeof is_set;
+    return sysctlbyname(name, &is_set, &size, NULL, 0) == 0 && is_set;
+}
+
+static uint64_t usable_xcr0(void) { return fa_cpu_xcr0_on_macos(read_xcr0(), sysctl_is_set); }
+#else
+static uint64_t usable_xcr0(void) { return read_xcr0(); }
+#endif
+
 struct fa_cpu fa_cpu_detect(void) {
     const uint32_t n_leaf = max_leaf();
     uint32_t leaf1_ecx = 0, leaf7_ebx = 0, unused;
@@ -81,7 +106,7 @@ struct fa_cpu fa_cpu_detect(void) {
         cpuid(1, &unused, &leaf1_ecx);
     if (n_leaf >= 7)
         cpuid(7, &leaf7_ebx, &unused);
-    return fa_cpu_classify(leaf1_ecx, leaf7_ebx, has(leaf1_ecx, OSXSAVE) ? read_xcr0() : 0);
+    return fa_cpu_classify(leaf1_ecx, leaf7_ebx, has(leaf1_ecx, OSXSAVE) ? usable_xcr0() : 0);
 }
 
 #else

@@ -2,12 +2,9 @@
  *
  * A new instruction set is one simd/<isa>.h, one isa/<isa>_<type>.c per type and one row here.
  */
+#include "architecture.h"
 #include "cpu.h"
 #include "fa.h"
-
-#if defined(__x86_64__) || defined(_M_X64) || defined(__i386__) || defined(_M_IX86)
-#define FA_X86 1
-#endif
 
 #define FA_DECLARE(isa) \
     fa_status fa_attention_f32_##isa(const fa_attention *call); \
@@ -17,9 +14,12 @@
     extern const int fa_tile_rows_f32_##isa, fa_tile_rows_f64_##isa;
 
 FA_DECLARE(scalar)
-#ifdef FA_X86
+FA_DECLARE(sse2)
 FA_DECLARE(avx2)
-#endif
+FA_DECLARE(avx512)
+FA_DECLARE(wide16)
+FA_DECLARE(neon)
+FA_DECLARE(wasm128)
 
 static int always(struct fa_cpu cpu) {
     (void)cpu;
@@ -28,6 +28,9 @@ static int always(struct fa_cpu cpu) {
 
 #ifdef FA_X86
 static int has_avx2(struct fa_cpu cpu) { return cpu.avx2; }
+#endif
+#if FA_X86 == 64
+static int has_avx512(struct fa_cpu cpu) { return cpu.avx512; }
 #endif
 
 typedef struct table_row {
@@ -44,9 +47,24 @@ typedef struct table_row {
      runs_on}
 
 static const table_row table[] = {
+#ifdef FA_WIDE16
+    FA_ROW(wide16, "fused", has_avx2), /* for tests: never the best */
+#endif
     FA_ROW(scalar, "unfused", always),
+#ifdef FA_SSE2
+    FA_ROW(sse2, "unfused", always),
+#endif
 #ifdef FA_X86
     FA_ROW(avx2, "fused", has_avx2),
+#endif
+#if FA_X86 == 64
+    FA_ROW(avx512, "fused", has_avx512),
+#endif
+#ifdef FA_NEON
+    FA_ROW(neon, "fused", always),
+#endif
+#ifdef FA_WASM128
+    FA_ROW(wasm128, "unfused", always),
 #endif
 };
 

@@ -11,13 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "architecture.h"
 #include "convert.h"
 #include "fa.h"
 #include "pool.h"
 
-#if defined(__x86_64__) || defined(_M_X64) || defined(__i386__) || defined(_M_IX86)
-#define FA_X86 1
+#if defined(FA_X86)
 #include <immintrin.h>
+#elif defined(FA_NEON)
+#include <arm_neon.h>
+#elif defined(FA_WASM128)
+#include <wasm_simd128.h>
 #endif
 
 #if defined(_MSC_VER) && !defined(__clang__)

@@ -130,14 +130,13 @@ FA_INLINE const real *rows_of_keys(const few *f, int64_t j, int n, ptrdiff_t *ke
     return f->key;
 }
 
-/* A segment is a multiple of KEYS_AT_ONCE, so the last keys may lie past range.end, but not past
- * the row of f->scores. */
+/* A segment is a multiple of KEYS_AT_ONCE, and steps are counted from its start, so the last keys
+ * may lie past range.end, but not past the row of f->scores. */
 FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_first) {
     real lanes[KEYS_AT_ONCE] = {0};
     const row_view *scale = &f->g->key_scale;
-    for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += KEYS_AT_ONCE) {
-        if (j + KEYS_AT_ONCE <= range.first)
-            continue;
+    const int64_t skipped = (range.first - segment_first) % KEYS_AT_ONCE;
+    for (int64_t j = range.first - skipped; j < range.end; j += KEYS_AT_ONCE) {
         const int n = (int)min_i64(KEYS_AT_ONCE, range.end - j);
         ptrdiff_t key_row;
         const real *key = rows_of_keys(f, j, n, &key_row);

@@ -6,11 +6,15 @@
  *     scores:  a(m, k) = K[key m][k],      b = Q^T (d_head, PANEL)
  *     output:  a(m, k) = V[key k][column m], b = P^T (n_key, PANEL)
  * 6 rows of 2 vectors use 15 of 16 registers and keep 12 independent chains, more than the latency
- * times the throughput of fma on every x86 core.
+ * times the throughput of fma on every x86 core. An instruction set with more registers says so.
  */
+#ifndef PANEL_VECS
 #define PANEL_VECS 2
+#endif
+#ifndef KERNEL_ROWS
+#define KERNEL_ROWS 6 /* divides FA_KEY_BLOCK */
+#endif
 #define PANEL (PANEL_VECS * VEC_LANES)
-#define KERNEL_ROWS 6
 
 typedef struct row_sums {
     vec c[KERNEL_ROWS][PANEL_VECS];

@@ -281,10 +281,8 @@ FA_NOINLINE void add_values(const tile *t, const block *b, real *out) {
     ptrdiff_t d = 0;
     for (; d + KERNEL_ROWS <= n; d += KERNEL_ROWS)
         add_columns(KERNEL_ROWS, t, b, out, d);
-    if (d + 4 <= n) {
+    for (; d + 4 <= n; d += 4)
         add_columns(4, t, b, out, d);
-        d += 4;
-    }
     if (d + 2 <= n) {
         add_columns(2, t, b, out, d);
         d += 2;

@@ -3,7 +3,6 @@
  * A word is one operation of ARITHMETIC.md per lane. v_max and v_min are `a > b ? a : b` and
  * `a < b ? a : b`, which is what the instructions do. A vmask lane is all ones or all zeros.
  */
-#define FA_FUSED 1
 
 #if FA_REAL_BITS == 32
 

@@ -1,6 +1,8 @@
 /* Instruction sets from raw CPUID and XCR0 words: what the processor has and the system saves. */
 #include "cpu.h"
 
+#include <string.h>
+
 #include "check.h"
 
 #define AVX_WORD 0x38001000u    /* leaf 1 ECX: F16C, AVX, OSXSAVE, FMA */
@@ -49,6 +51,27 @@ static void test_classify_matches_the_table(void) {
     }
 }
 
+static const char *missing; /* the one sysctl that says no */
+
+static int all_but_missing(const char *name) {
+    CHECK(strncmp(name, "hw.optional.avx512", 18) == 0);
+    return !missing || strcmp(name, missing) != 0;
+}
+
+static void test_macos_keeps_zmm_where_its_sysctls_say_so(void) {
+    static const char *const names[] = {"hw.optional.avx512f", "hw.optional.avx512dq",
+                                        "hw.optional.avx512bw", "hw.optional.avx512vl"};
+    missing = NULL;
+    const uint64_t lazy = fa_cpu_xcr0_on_macos(0x7, all_but_missing);
+    CHECK(fa_cpu_classify(AVX_WORD, AVX512_WORD, lazy).avx512);
+    CHECK(fa_cpu_classify(AVX_WORD, AVX512_WORD, 0x7).avx512 == 0);
+    CHECK(fa_cpu_xcr0_on_macos(0xe7, all_but_missing) == 0xe7);
+    for (int i = 0; i < 4; i++) {
+        missing = names[i];
+        CHECK(fa_cpu_xcr0_on_macos(0x7, all_but_missing) == 0x7);
+    }
+}
+
 static void test_detect_agrees_with_the_compilers_own_check(void) {
     const struct fa_cpu cpu = fa_cpu_detect();
 #if defined(__x86_64__) && defined(__gnu_linux__)
@@ -63,6 +86,7 @@ static void test_detect_agrees_with_the_compilers_own_check(void) {
 
 int main(void) {
     test_classify_matches_the_table();
+    test_macos_keeps_zmm_where_its_sysctls_say_so();
     test_detect_agrees_with_the_compilers_own_check();
     return 0;
 }

@@ -1,0 +1,193 @@
+/* The vector words for AVX-512 F, DQ, BW and VL: 16 float32 or 8 float64 lanes.
+ *
+ * A word is one operation of ARITHMETIC.md per lane. v_max and v_min are `a > b ? a : b` and
+ * `a < b ? a : b`, which is what the instructions do. A vmask has one bit per lane.
+ */
+
+/* 12 rows of 2 vectors: 24 sums and 2 lanes of 32 registers; the scalar comes from memory. */
+#define KERNEL_ROWS 12
+
+#if FA_REAL_BITS == 32
+
+typedef float real;
+typedef __m512 vec;
+typedef __mmask16 vmask;
+#define VEC_LANES 16
+
+FA_INLINE vec v_set1(real x) { return _mm512_set1_ps(x); }
+FA_INLINE vec v_load(const real *p) { return _mm512_loadu_ps(p); }
+FA_INLINE void v_store(real *p, vec a) { _mm512_storeu_ps(p, a); }
+
+FA_INLINE vmask v_part(int n) { return (vmask)((1u << n) - 1); } /* ones for the first n lanes */
+FA_INLINE vec v_load_part(const real *p, int n) { return _mm512_maskz_loadu_ps(v_part(n), p); }
+FA_INLINE void v_store_part(real *p, vec a, int n) { _mm512_mask_storeu_ps(p, v_part(n), a); }
+
+FA_INLINE vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+FA_INLINE vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+FA_INLINE vec v_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+FA_INLINE vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+FA_INLINE vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+FA_INLINE vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+FA_INLINE vec v_min(vec a, vec b) { return _mm512_min_ps(a, b); }
+FA_INLINE vec v_abs(vec a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
+FA_INLINE vec v_copysign(vec size, vec sign) {
+    const vec bit = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(bit, size), _mm512_and_ps(bit, sign));
+}
+
+FA_INLINE vmask v_lt(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+FA_INLINE vmask v_le(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+FA_INLINE vmask v_eq(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+FA_INLINE vmask m_and(vmask a, vmask b) { return (vmask)(a & b); }
+FA_INLINE int m_any(vmask m) { return m != 0; }
+FA_INLINE int m_all(vmask m) { return m == 0xffff; }
+FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm512_mask_blend_ps(m, no, yes); }
+FA_INLINE vec v_keep(vmask m, vec a) { return _mm512_maskz_mov_ps(m, a); }
+FA_INLINE vec v_drop(vmask m, vec a) { return _mm512_maskz_mov_ps((vmask)~m, a); }
+
+FA_INLINE vec v_shift_to_exponent(vec a) { /* bit pattern << 23 */
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23));
+}
+
+FA_INLINE vec v_widen_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+FA_INLINE vec v_widen_bf16(const uint16_t *p) {
+    const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+FA_INLINE vec v_widen_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+FA_INLINE vec v_widen_f32(const float *p) { return _mm512_loadu_ps(p); }
+
+/* Four columns of 16 rows, turned, from quarters: q[i] holds rows i, i + 4, i + 8 and i + 12. */
+FA_INLINE void turn_quarters(const vec q[4], vec r[4]) {
+    const vec ab0 = _mm512_unpacklo_ps(q[0], q[1]), ab1 = _mm512_unpackhi_ps(q[0], q[1]);
+    const vec cd0 = _mm512_unpacklo_ps(q[2], q[3]), cd1 = _mm512_unpackhi_ps(q[2], q[3]);
+    r[0] = _mm512_shuffle_ps(ab0, cd0, 0x44);
+    r[1] = _mm512_shuffle_ps(ab0, cd0, 0xee);
+    r[2] = _mm512_shuffle_ps(ab1, cd1, 0x44);
+    r[3] = _mm512_shuffle_ps(ab1, cd1, 0xee);
+}
+
+FA_INLINE void v_transpose(vec r[VEC_LANES]) {
+    vec q[4][4]; /* q[c][i]: columns 4c .. 4c + 3 of rows i, i + 4, i + 8, i + 12 */
+    for (int i = 0; i < 4; i++) {
+        const vec low0 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x44);
+        const vec high0 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xee);
+        const vec low1 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x44);
+        const vec high1 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xee);
+        q[0][i] = _mm512_shuffle_f32x4(low0, low1, 0x88);
+        q[1][i] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
+        q[2][i] = _mm512_shuffle_f32x4(high0, high1, 0x88);
+        q[3][i] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
+    }
+    for (int c = 0; c < 4; c++)
+        turn_quarters(q[c], r + 4 * c);
+}
+
+/* A VEC_LANES x VEC_LANES block of rows `row` reals apart, turned while it is loaded: quarters of
+ * four rows meet in one register by masked loads, which leaves half of the shuffles. */
+FA_INLINE vec v_load_quarters(const real *p, ptrdiff_t row) {
+    vec q = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    q = _mm512_mask_broadcast_f32x4(q, 0x00f0, _mm_loadu_ps(p + 4 * row));
+    q = _mm512_mask_broadcast_f32x4(q, 0x0f00, _mm_loadu_ps(p + 8 * row));
+    return _mm512_mask_broadcast_f32x4(q, 0xf000, _mm_loadu_ps(p + 12 * row));
+}
+FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
+    for (int c = 0; c < VEC_LANES; c += 4) {
+        vec q[4];
+        for (int i = 0; i < 4; i++)
+            q[i] = v_load_quarters(p + c + i * row, row);
+        turn_quarters(q, r + c);
+    }
+}
+
+FA_INLINE real r_fma(real a, real b, real c) {
+    return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
+}
+
+#else
+
+typedef double real;
+typedef __m512d vec;
+typedef __mmask8 vmask;
+#define VEC_LANES 8
+
+FA_INLINE vec v_set1(real x) { return _mm512_set1_pd(x); }
+FA_INLINE vec v_load(const real *p) { return _mm512_loadu_pd(p); }
+FA_INLINE void v_store(real *p, vec a) { _mm512_storeu_pd(p, a); }
+
+FA_INLINE vmask v_part(int n) { return (vmask)((1u << n) - 1); } /* ones for the first n lanes */
+FA_INLINE vec v_load_part(const real *p, int n) { return _mm512_maskz_loadu_pd(v_part(n), p); }
+FA_INLINE void v_store_part(real *p, vec a, int n) { _mm512_mask_storeu_pd(p, v_part(n), a); }
+
+FA_INLINE vec v_add(vec a, vec b) { return _mm512_add_pd(a, b); }
+FA_INLINE vec v_sub(vec a, vec b) { return _mm512_sub_pd(a, b); }
+FA_INLINE vec v_mul(vec a, vec b) { return _mm512_mul_pd(a, b); }
+FA_INLINE vec v_div(vec a, vec b) { return _mm512_div_pd(a, b); }
+FA_INLINE vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_pd(a, b, c); }
+FA_INLINE vec v_max(vec a, vec b) { return _mm512_max_pd(a, b); }
+FA_INLINE vec v_min(vec a, vec b) { return _mm512_min_pd(a, b); }
+FA_INLINE vec v_abs(vec a) { return _mm512_andnot_pd(_mm512_set1_pd(-0.0), a); }
+FA_INLINE vec v_copysign(vec size, vec sign) {
+    const vec bit = _mm512_set1_pd(-0.0);
+    return _mm512_or_pd(_mm512_andnot_pd(bit, size), _mm512_and_pd(bit, sign));
+}
+
+FA_INLINE vmask v_lt(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
+FA_INLINE vmask v_le(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LE_OQ); }
+FA_INLINE vmask v_eq(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
+FA_INLINE vmask m_and(vmask a, vmask b) { return (vmask)(a & b); }
+FA_INLINE int m_any(vmask m) { return m != 0; }
+FA_INLINE int m_all(vmask m) { return m == 0xff; }
+FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm512_mask_blend_pd(m, no, yes); }
+FA_INLINE vec v_keep(vmask m, vec a) { return _mm512_maskz_mov_pd(m, a); }
+FA_INLINE vec v_drop(vmask m, vec a) { return _mm512_maskz_mov_pd((vmask)~m, a); }
+
+FA_INLINE vec v_shift_to_exponent(vec a) { /* bit pattern << 52 */
+    return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(a), 52));
+}
+
+FA_INLINE vec v_widen_f16(const uint16_t *p) {
+    return _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)));
+}
+FA_INLINE vec v_widen_bf16(const uint16_t *p) {
+    const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)));
+}
+FA_INLINE vec v_widen_i8(const int8_t *p) {
+    return _mm512_cvtepi32_pd(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+FA_INLINE vec v_widen_f32(const float *p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+
+FA_INLINE void v_transpose(vec r[VEC_LANES]) {
+    vec t[8]; /* even and odd columns of rows 2i and 2i + 1, in pairs */
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm512_unpacklo_pd(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_pd(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        const vec low0 = _mm512_shuffle_f64x2(t[i], t[i + 2], 0x88);
+        const vec high0 = _mm512_shuffle_f64x2(t[i], t[i + 2], 0xdd);
+        const vec low1 = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0x88);
+        const vec high1 = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0xdd);
+        r[i] = _mm512_shuffle_f64x2(low0, low1, 0x88);
+        r[i + 4] = _mm512_shuffle_f64x2(low0, low1, 0xdd);
+        r[i + 2] = _mm512_shuffle_f64x2(high0, high1, 0x88);
+        r[i + 6] = _mm512_shuffle_f64x2(high0, high1, 0xdd);
+    }
+}
+
+FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
+    for (int i = 0; i < VEC_LANES; i++)
+        r[i] = v_load(p + i * row);
+    v_transpose(r);
+}
+
+FA_INLINE real r_fma(real a, real b, real c) {
+    return _mm_cvtsd_f64(_mm_fmadd_sd(_mm_set_sd(a), _mm_set_sd(b), _mm_set_sd(c)));
+}
+
+#endif
