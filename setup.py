@@ -53,9 +53,10 @@ class PureBuild(build_py):
         super().run()
 
 
-def native_arguments(test_isas):
+def native_arguments(with_wide16):
     macros = [("Py_LIMITED_API", "0x030b0000")] if STABLE_ABI else []
-    macros += [(f"FA_{isa.upper()}", "1") for isa in test_isas]
+    if with_wide16:
+        macros.append(("FA_WITH_WIDE16", "1"))
     extension = Extension(
         "fast_attention._native",
         ["attn_ext/_native.pyx", *sorted(glob("attn_ext/*.c") + glob("attn_ext/isa/*.c"))],
@@ -78,4 +79,4 @@ if build not in ("native", "pure", "wide16"):
 if build == "pure":
     setup(cmdclass={"build_py": PureBuild})
 else:
-    setup(**native_arguments([] if build == "native" else [build]))
+    setup(**native_arguments(with_wide16=build == "wide16"))

@@ -9,6 +9,10 @@
 #define FA_X86 32
 #endif
 
+#if defined(FA_X86) && defined(FA_WITH_WIDE16) /* for tests */
+#define FA_WIDE16 1
+#endif
+
 #if defined(__SSE2__) || defined(_M_X64) || (defined(_M_IX86_FP) && _M_IX86_FP >= 2)
 #define FA_SSE2 1
 #endif
