@@ -24,6 +24,8 @@ typedef struct row_sums {
 FA_INLINE row_sums multiply_rows(int n_row, const real *a, ptrdiff_t a_row, ptrdiff_t a_step,
                                  const real *b, ptrdiff_t n_step) {
     row_sums sums;
+    /* offsets of more than 6 rows would need too many registers */
+    const real *a6 = n_row > 6 ? a + 6 * a_row : a;
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < PANEL_VECS; v++)
             sums.c[m][v] = v_set1(0);
@@ -32,11 +34,12 @@ FA_INLINE row_sums multiply_rows(int n_row, const real *a, ptrdiff_t a_row, ptrd
         for (int v = 0; v < PANEL_VECS; v++)
             lanes[v] = v_load(b + v * VEC_LANES);
         for (int m = 0; m < n_row; m++) {
-            const vec scalar = v_set1(a[m * a_row]);
+            const vec scalar = v_set1(m < 6 ? a[m * a_row] : a6[(m - 6) * a_row]);
             for (int v = 0; v < PANEL_VECS; v++)
                 sums.c[m][v] = v_fma(scalar, lanes[v], sums.c[m][v]);
         }
         a += a_step;
+        a6 += a_step;
         b += PANEL;
     }
     return sums;

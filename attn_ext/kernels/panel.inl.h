@@ -62,38 +62,37 @@ static void transpose_rows(real *FA_RESTRICT to, const char *const rows[VEC_LANE
 
 /* ---- scores ---- */
 
-FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const real *query, int j,
-                          vec max[PANEL_VECS]) {
+FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const real *query, int j) {
     const vec factor = v_set1(t->g->score_factor);
     const real *key_scale = scale_of_key(&t->g->key_scale, b->first_key + j);
     const ptrdiff_t scale_step = t->g->key_scale.column;
     real *scores = t->scores + j * PANEL;
     const row_sums dot = multiply_rows(n_row, b->key + j * b->key_row, b->key_row, b->key_step,
                                        query, t->g->call->d_head);
-    for (int m = 0; m < n_row; m++)
-        for (int v = 0; v < PANEL_VECS; v++) {
+    for (int v = 0; v < PANEL_VECS; v++) {
+        vec max = v_load(t->block_max + v * VEC_LANES);
+        for (int m = 0; m < n_row; m++) {
             vec x = dot.c[m][v];
             if (key_scale)
                 x = v_mul(x, v_set1(key_scale[m * scale_step]));
             x = v_mul(x, factor);
             v_store(scores + m * PANEL + v * VEC_LANES, x);
-            max[v] = v_max(x, max[v]);
+            max = v_max(x, max);
         }
+        v_store(t->block_max + v * VEC_LANES, max);
+    }
 }
 
 FA_NOINLINE void score_panel(const tile *t, const block *b, const real *query) {
-    vec max[PANEL_VECS];
     for (int v = 0; v < PANEL_VECS; v++)
-        max[v] = v_set1(-REAL_INFINITY);
+        v_store(t->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
     int j = b->first;
     for (; j + KERNEL_ROWS <= b->end; j += KERNEL_ROWS)
-        score_rows(KERNEL_ROWS, t, b, query, j, max);
+        score_rows(KERNEL_ROWS, t, b, query, j);
     for (; j + 2 <= b->end; j += 2)
-        score_rows(2, t, b, query, j, max);
+        score_rows(2, t, b, query, j);
     if (j < b->end)
-        score_rows(1, t, b, query, j, max);
-    for (int v = 0; v < PANEL_VECS; v++)
-        v_store(t->block_max + v * VEC_LANES, max[v]);
+        score_rows(1, t, b, query, j);
 }
 
 /* Mask or bias of one panel and block, transposed: (FA_KEY_BLOCK, PANEL). One row that all
