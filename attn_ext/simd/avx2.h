@@ -4,6 +4,8 @@
  * `a < b ? a : b`, which is what the instructions do. A vmask lane is all ones or all zeros.
  */
 
+#define FA_FUSED 1
+
 #if FA_REAL_BITS == 32
 
 typedef float real;

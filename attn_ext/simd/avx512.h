@@ -7,6 +7,8 @@
 /* 12 rows of 2 vectors: 24 sums and 2 lanes of 32 registers; the scalar comes from memory. */
 #define KERNEL_ROWS 12
 
+#define FA_FUSED 1
+
 #if FA_REAL_BITS == 32
 
 typedef float real;
@@ -104,6 +106,20 @@ FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
     }
 }
 
+/* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
+FA_INLINE real r_tree_sum(vec a) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+FA_INLINE real r_greatest(vec a) {
+    const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
 FA_INLINE real r_fma(real a, real b, real c) {
     return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
 }
@@ -184,6 +200,17 @@ FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
     for (int i = 0; i < VEC_LANES; i++)
         r[i] = v_load(p + i * row);
     v_transpose(r);
+}
+
+FA_INLINE real r_tree_sum(vec a) {
+    const __m256d half = _mm256_add_pd(_mm512_castpd512_pd256(a), _mm512_extractf64x4_pd(a, 1));
+    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(half), _mm256_extractf128_pd(half, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+FA_INLINE real r_greatest(vec a) {
+    const __m256d half = _mm256_max_pd(_mm512_castpd512_pd256(a), _mm512_extractf64x4_pd(a, 1));
+    const __m128d s = _mm_max_pd(_mm256_castpd256_pd128(half), _mm256_extractf128_pd(half, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(s, _mm_unpackhi_pd(s, s)));
 }
 
 FA_INLINE real r_fma(real a, real b, real c) {

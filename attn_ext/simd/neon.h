@@ -8,6 +8,8 @@
 /* 6 rows of 4 vectors: 24 sums, 4 lanes and a scalar of 32 registers. */
 #define PANEL_VECS 4
 
+#define FA_FUSED 1
+
 #if FA_REAL_BITS == 32
 
 typedef float real;
@@ -66,6 +68,13 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
     r[2] = high.val[0];
     r[3] = high.val[1];
 }
+
+/* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
+FA_INLINE real r_tree_sum(vec a) {
+    const float32x2_t s = vadd_f32(vget_low_f32(a), vget_high_f32(a));
+    return vget_lane_f32(s, 0) + vget_lane_f32(s, 1);
+}
+FA_INLINE real r_greatest(vec a) { return vmaxnmvq_f32(a); }
 
 FA_INLINE real r_fma(real a, real b, real c) {
     return vget_lane_f32(vfma_f32(vdup_n_f32(c), vdup_n_f32(a), vdup_n_f32(b)), 0);
@@ -130,6 +139,9 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
     r[1] = vzip2q_f64(r[0], r[1]);
     r[0] = low;
 }
+
+FA_INLINE real r_tree_sum(vec a) { return vgetq_lane_f64(a, 0) + vgetq_lane_f64(a, 1); }
+FA_INLINE real r_greatest(vec a) { return vmaxnmvq_f64(a); }
 
 FA_INLINE real r_fma(real a, real b, real c) {
     return vgetq_lane_f64(vfmaq_f64(vdupq_n_f64(c), vdupq_n_f64(a), vdupq_n_f64(b)), 0);

@@ -115,6 +115,16 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
     r[3] = _mm_movehl_ps(d, b);
 }
 
+/* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
+FA_INLINE real r_tree_sum(vec a) {
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+FA_INLINE real r_greatest(vec a) {
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+
 #else
 
 typedef double real;
@@ -179,6 +189,9 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
     r[1] = _mm_unpackhi_pd(r[0], r[1]);
     r[0] = low;
 }
+
+FA_INLINE real r_tree_sum(vec a) { return _mm_cvtsd_f64(_mm_add_sd(a, _mm_unpackhi_pd(a, a))); }
+FA_INLINE real r_greatest(vec a) { return _mm_cvtsd_f64(_mm_max_sd(a, _mm_unpackhi_pd(a, a))); }
 
 #endif
 

@@ -124,6 +124,23 @@ FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
     v_transpose(r);
 }
 
+/* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
+FA_INLINE real r_tree_sum(vec a) {
+    real s[VEC_LANES];
+    v_store(s, a);
+    for (int h = VEC_LANES / 2; h > 0; h /= 2)
+        for (int i = 0; i < h; i++)
+            s[i] += s[i + h];
+    return s[0];
+}
+FA_INLINE real r_greatest(vec a) {
+    real s[VEC_LANES];
+    v_store(s, a);
+    for (int i = 1; i < VEC_LANES; i++)
+        s[0] = s[i] > s[0] ? s[i] : s[0];
+    return s[0];
+}
+
 FA_INLINE real r_fma(real a, real b, real c) {
     const real product = a * b; /* rounded: contraction is off for the whole build */
     return product + c;

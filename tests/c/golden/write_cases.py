@@ -5,18 +5,13 @@ byte order of the machine that runs them does not matter, and the digests of bot
 that broadcast are written once and keep their strides of 0.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from golden_cases import CASES, Reduction, arguments
-from make_golden import FILE
-
 from fast_attention._descriptor import describe_attention
+from fast_attention._golden import CASES, Reduction, arguments, read_record
 from fast_attention._reduction import Kind, describe_reduction
 
 C_TYPES = {
@@ -178,7 +173,7 @@ def results(arrays, recorded):
 
 def text():
     """Everything that golden.c includes."""
-    record = json.loads(FILE.read_text())["cases"]
+    record = read_record()
     writer, entries = Writer(), []
     for place, (name, case) in enumerate(CASES.items()):
         member = "reduction" if isinstance(case, Reduction) else "attention"
