@@ -36,7 +36,7 @@ SETTLE = 0.05  # seconds until the threads of the other backend sleep
 SHORT_CALL = 0.02  # seconds; after a pause, a call shorter than this is warmed up again
 REPORT_EVERY = 0.2  # seconds between progress reports, which cost the parent some time
 
-Call = Callable[[], np.ndarray[Any, Any]]
+Call = Callable[[], object]
 
 
 def main() -> int:
@@ -80,7 +80,7 @@ def _measure_or_report(workload: _workloads.Workload, request: dict[str, Any]) -
 
 def _measure(workload: _workloads.Workload, request: dict[str, Any]) -> dict[str, Any]:
     arrays, options = _workloads.make_call(workload, request["dtype"])
-    call = functools.partial(scaled_dot_product_attention, *arrays, **options)
+    call: Callable[[], Any] = functools.partial(scaled_dot_product_attention, *arrays, **options)
     outputs = {}
     for side in SIDES:
         with _backend.using(side):
@@ -90,11 +90,11 @@ def _measure(workload: _workloads.Workload, request: dict[str, Any]) -> dict[str
     gc.collect()
     gc.disable()
     try:
-        inner = {side: _repetitions(side, call) for side in SIDES}
+        inner = {side: _repetitions_of(side, call) for side in SIDES}
         samples = _sample(workload.name, call, inner, request)
     finally:
         gc.enable()
-    sides = {side: {**_statistics(samples[side]), "inner": inner[side]} for side in SIDES}
+    sides = {side: {**statistics(samples[side]), "inner": inner[side]} for side in SIDES}
     speed_up = sides["numpy"]["median"] / sides["native"]["median"]
     return {"speed_up": speed_up, **agreement, **sides}
 
@@ -113,16 +113,20 @@ def _agreement(
     }
 
 
-def _repetitions(side: str, call: Call) -> int:
-    """Return how many calls make a sample of at least ``LEAST_SAMPLE`` seconds."""
-    count = 1
+def _repetitions_of(side: str, call: Call) -> int:
     with _backend.using(side):
-        while (elapsed := _time(call, count) * count) < LEAST_SAMPLE:
-            count = max(count + 1, min(10 * count, int(1.2 * count * LEAST_SAMPLE / elapsed)))
+        return repetitions(call, LEAST_SAMPLE)
+
+
+def repetitions(call: Call, least: float) -> int:
+    """Return how many calls make a sample of at least `least` seconds."""
+    count = 1
+    while (elapsed := time_call(call, count) * count) < least:
+        count = max(count + 1, min(10 * count, int(1.2 * count * least / elapsed)))
     return count
 
 
-def _time(call: Call, count: int) -> float:
+def time_call(call: Call, count: int) -> float:
     """Return the seconds that one of `count` calls takes."""
     start = time.perf_counter()
     for _ in range(count):
@@ -149,7 +153,7 @@ def _sample(
             with _backend.using(side):
                 if request["threads"] > 1:
                     _settle(call, samples[side])
-                samples[side].append(_time(call, inner[side]))
+                samples[side].append(time_call(call, inner[side]))
     return samples
 
 
@@ -160,7 +164,7 @@ def _settle(call: Call, earlier: list[float]) -> None:
         call()
 
 
-def _statistics(samples: list[float]) -> dict[str, Any]:
+def statistics(samples: list[float]) -> dict[str, Any]:
     """Return median, quartiles and the samples, in seconds per call."""
     first, median, third = (float(x) for x in np.percentile(samples, (25, 50, 75)))
     return {"median": median, "first_quartile": first, "third_quartile": third, "samples": samples}

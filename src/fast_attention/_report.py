@@ -164,9 +164,9 @@ def _markdown_row(result: Result) -> str:
     return f"{start} {native} | {fallback} | {speed_up} | {result['difference_in_bounds']:.3f} |"
 
 
-def write_markdown(path: Path, text: str) -> None:
+def write_markdown(path: Path, text: str, markers: tuple[str, str] = MARKERS) -> None:
     """Write `text` between the markers of the file at `path`, or into a new file with markers."""
-    begin, end = MARKERS
+    begin, end = markers
     block = f"{begin}\n{text}\n{end}"
     if not path.exists():
         path.write_text(block + "\n", encoding="utf-8")

@@ -1,0 +1,108 @@
+"""Times into ratios, and ratios against the targets of their cases."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from .cases import AT_MOST, BY_NAME, AttentionCase, Case
+
+Result = dict[str, Any]
+LIMITS = ("fma", "read", "copy")
+
+
+def ratios(result: Result) -> dict[str, float]:
+    """Return every measure that the sides of `result` allow, by the names of ``cases``."""
+    sides = result["sides"]
+    if "native" not in sides:
+        return {}
+    case = BY_NAME[result["name"]]
+    found = {}
+    for name in sides:
+        if name in LIMITS:
+            found[name] = _share(case, sides, name, "native")
+        elif name == "base":
+            found[name] = _paired(sides, "native", name)
+        elif name != "native":
+            found[name] = _paired(sides, name, "native")
+    if "fma" in sides and "numpy" in sides:
+        found["numpy_fma"] = _share(case, sides, "fma", "numpy")
+    if case.limit is None:
+        found["microseconds"] = 1e6 * sides["native"]["median"]
+    return found
+
+
+def _paired(sides: dict[str, Any], above: str, below: str) -> float:
+    """Return the median over the rounds of the ratio of two times of the same round."""
+    pairs = zip(sides[above]["samples"], sides[below]["samples"], strict=True)
+    return statistics.median(x / y for x, y in pairs)
+
+
+def _share(case: Case, sides: dict[str, Any], limit: str, side: str) -> float:
+    """Return how much of the rate of the loop `limit` a side reaches."""
+    work = case.flops if limit == "fma" and isinstance(case, AttentionCase) else case.bytes
+    return work / sides[limit]["amount"] * _paired(sides, limit, side)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """One target, and what was measured of it; ``value`` is ``None`` where nothing was."""
+
+    case: str
+    measure: str
+    bound: float
+    value: float | None
+    reason: str = ""
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the target is met; ``None`` where it was not measured."""
+        if self.value is None:
+            return None
+        at_most = self.measure in AT_MOST
+        return self.value <= self.bound if at_most else self.value >= self.bound
+
+    @property
+    def text(self) -> str:
+        """The verdict in a line."""
+        relation = "at most" if self.measure in AT_MOST else "at least"
+        start = f"{self.case:<24} {self.measure:<12} {relation} {self.bound:5.2f}"
+        if self.value is None:
+            return f"{start}, not measured: {self.reason}"
+        return f"{start}, measured {self.value:6.2f}{'' if self.is_met else '  MISSED'}"
+
+
+def verdicts(results: list[Result]) -> list[Verdict]:
+    """Return one verdict for each target of each case in `results`."""
+    found = []
+    for result in results:
+        case, measured = BY_NAME[result["name"]], ratios(result)
+        for measure, bound in case.targets.items():
+            reason = result["left_out"].get(measure, "left out of this run")
+            if measure not in measured and "native" in result["left_out"]:
+                reason = f"native: {result['left_out']['native']}"
+            verdict = Verdict(case.name, measure, bound, measured.get(measure), reason)
+            found.append(verdict)
+    return found
+
+
+def check(results: list[Result], say: Callable[[str], None]) -> bool:
+    """Say how the targets fared and return whether all that was measured is met.
+
+    Where our own kernels gave no time, or nothing was measured at all, nothing is met.
+    """
+    all_verdicts = verdicts(results)
+    measured = [verdict for verdict in all_verdicts if verdict.value is not None]
+    missed = [verdict for verdict in measured if not verdict.is_met]
+    broken = [result["name"] for result in results if "native" not in result["sides"]]
+    for verdict in all_verdicts:
+        if not verdict.is_met:
+            say(verdict.text)
+    for name in broken:
+        say(f"{name:<24} has no time of the native kernels  MISSED")
+    unmeasured = len(all_verdicts) - len(measured)
+    say(
+        f"{len(measured) - len(missed)} of {len(measured)} targets met in {len(results)} of "
+        f"{len(BY_NAME)} cases; {unmeasured} not measured"
+    )
+    return bool(measured) and not missed and not broken
