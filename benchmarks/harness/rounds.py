@@ -18,7 +18,7 @@ from typing import Any
 
 import fast_attention
 from fast_attention._child import child_environment
-from fast_attention._measure import SETTLE, statistics
+from fast_attention._measure import statistics
 
 from .cases import PEERS, Case, SoftmaxCase
 
@@ -173,7 +173,7 @@ class Run:
                 left_out[side.name] = reply["absent"]
             else:
                 ready[side] = reply
-        samples = self._take_turns(list(ready), case.threads)
+        samples = self._take_turns(list(ready))
         for key in {(side.peer, side.threads) for side in ready}:
             self.children[key].ask("forget")
         return {
@@ -200,17 +200,16 @@ class Run:
         if child is not None and child.process.poll() is not None:
             del self.children[side.peer, side.threads]
 
-    def _take_turns(self, sides: list[Side], threads: int) -> dict[Side, list[float]]:
+    def _take_turns(self, sides: list[Side]) -> dict[Side, list[float]]:
         samples: dict[Side, list[float]] = {side: [] for side in sides}
-        rounds, settle = self.settings.rounds, SETTLE if threads > 1 else 0.0
+        rounds = self.settings.rounds
         deadline = time.perf_counter() + self.settings.seconds
         for done in range(rounds or MOST_ROUNDS):
             if rounds is None and done >= LEAST_ROUNDS and time.perf_counter() > deadline:
                 break
             for side in sides:
                 child = self.children[side.peer, side.threads]
-                reply = child.ask("time", id=side.name, settle=settle)
-                samples[side].append(reply["seconds"])
+                samples[side].append(child.ask("time", id=side.name)["seconds"])
         return samples
 
 

@@ -28,6 +28,8 @@ from .peers import MODULES, Candidate
 from .problems import Unsupported, make_problem
 
 LEAST_SAMPLE = 2e-3  # seconds; another library has just emptied the caches
+SETTLE, MOST_SETTLE = 2e-3, 0.5  # seconds
+IDLE = 0.2  # share of a CPU that a process at rest uses at most, measuring itself included
 TRIALS = 3  # of each candidate, to find the fastest
 # Of the largest number of the result. Libraries may hold scores and weights in 16 bits.
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2}
@@ -75,12 +77,13 @@ class Worker:
         return {"candidate": best.name, "amount": best.amount, "inner": inner}
 
     def time(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Warm up where that matters, then time one sample."""
+        """Warm up where that matters, time one sample, and leave the CPUs idle."""
         candidate, inner, is_short = self.prepared[request["id"]]
-        time.sleep(request["settle"])  # until the threads of the library before sleep
         if is_short:
             candidate.call()
-        return {"seconds": time_call(candidate.call, inner)}
+        seconds = time_call(candidate.call, inner)
+        wait_until_idle()
+        return {"seconds": seconds}
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
         """Drop what was prepared."""
@@ -88,6 +91,20 @@ class Worker:
         gc.unfreeze()
         gc.collect()
         return {}
+
+
+def wait_until_idle() -> None:
+    """Wait until no thread of this process works: some spin, some give memory back after a call.
+
+    Without it JAX halves the speed of whoever comes next.
+    """
+    deadline = time.perf_counter() + MOST_SETTLE
+    while time.perf_counter() < deadline:
+        wall, busy = time.perf_counter(), time.process_time()
+        time.sleep(SETTLE)
+        wall, busy = time.perf_counter() - wall, time.process_time() - busy
+        if busy < IDLE * wall:
+            return
 
 
 def check_agreement(case: Case, result: Any, expected: Any) -> None:
