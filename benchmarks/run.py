@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--seconds", metavar="S", type=float, default=2.0, help="for the rounds of a case (2)")
     add("--rounds", metavar="N", type=int, help="rounds of a case (default: as many as fit)")
     add("--from", metavar="FILE", type=Path, nargs="+", dest="sources",
-        help="read results of earlier runs instead of measuring; the last of a case counts")  # fmt: skip
+        help="show results of earlier runs instead; the last of a case counts")  # fmt: skip
     add("--json", metavar="FILE", type=Path, help="write facts, samples and ratios to FILE")
     add("--markdown", metavar="FILE", type=Path, help="write the short table into FILE")
     add("--full", metavar="FILE", type=Path, help="write the whole table into FILE")
@@ -113,6 +113,7 @@ def measure(options: argparse.Namespace, names: list[str]) -> dict[str, Any]:
         except KeyboardInterrupt:
             print(f"interrupted after {len(results)} of {len(names)} cases", file=sys.stderr)
         facts = _facts(run, settings)
+    print(f"\n{report.facts_text(facts)}")
     return {"facts": facts, "complete": is_complete, "results": results}
 
 

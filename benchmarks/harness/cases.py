@@ -20,12 +20,14 @@ name of a library  its time over ours                                           
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from fast_attention._workloads import Workload
 
 PEERS = ("torch", "onnxruntime", "openvino", "jax")
 AT_MOST = ("base", "microseconds")
 NEVER_SLOWER = 1.0
+N_DOCUMENT = 16  # of equal length, in a mask of documents
 
 Targets = Mapping[str, float]
 
@@ -50,8 +52,8 @@ class AttentionCase(Timed, Workload):
     """One attention call; see ``Workload`` for the shape.
 
     ``strided`` stores the arrays as ``(batch, n_query, n_head, d_head)`` and passes views;
-    ``mask`` is ``"random"`` (nine of ten keys), ``"triangle"`` or ``"documents"`` (sixteen equal
-    ones), shared by the heads; ``bias`` is ``"shared"`` by the heads or one per ``"head"``;
+    ``mask``, shared by the heads, is ``"random"`` (nine of ten keys), ``"triangle"`` or
+    ``"documents"``; ``bias`` is ``"shared"`` by the heads or one per ``"head"``;
     ``band`` is how far a query sees to both sides.
     """
 
@@ -63,21 +65,24 @@ class AttentionCase(Timed, Workload):
 
     @property
     def flops(self) -> int:
-        """Operations of both products over the pairs that the causal rule or window leaves."""
+        """Operations of both products over the pairs that are not hidden on purpose."""
         return 4 * self.batch * self.n_head * self.d_head * self.visible_pairs
 
     @property
     def visible_pairs(self) -> int:
-        """How many pairs of query and key a head has, masks as arrays not regarded."""
-        first = 0 if self.n_query == self.n_key else self.n_key - self.n_query
+        """How many pairs of query and key a head has; those of a random mask all count."""
+        if self.mask == "documents":
+            return self.n_query * self.n_key // N_DOCUMENT
+        first = self.n_key - self.n_query  # the position of the first query
+        hides_later = self.is_causal or self.mask == "triangle"
         left = self.n_key if self.window is None else self.window - 1
-        right = 0 if self.is_causal else self.n_key
+        right = 0 if hides_later else self.n_key
         if self.band is not None:
             left = right = self.band
-        pairs = 0
-        for position in range(first, first + self.n_query):
-            pairs += min(self.n_key, position + right + 1) - max(0, position - left)
-        return pairs
+        return sum(
+            min(self.n_key, position + right + 1) - max(0, position - left)
+            for position in range(first, self.n_key)
+        )
 
     @property
     def bytes(self) -> int:
@@ -154,9 +159,7 @@ def _causal() -> Iterator[Case]:
                 n_key=length,
                 d_head=d_head,
                 is_causal=True,
-                targets=targets(
-                    torch=1.5, fma=0.75 if length < 2048 else 0.80, numpy=over_numpy
-                ),
+                targets=targets(torch=1.5, fma=0.75 if length < 2048 else 0.80, numpy=over_numpy),
             )
 
 
@@ -219,13 +222,19 @@ def _decode() -> Iterator[Case]:
 
 def _masks() -> Iterator[Case]:
     length = 1024
-    shape = {"group": "masks", "n_head": 8, "n_query": length, "n_key": length, "d_head": 64}
+    shape: dict[str, Any] = {
+        "group": "masks",
+        "n_head": 8,
+        "n_query": length,
+        "n_key": length,
+        "d_head": 64,
+    }
     plain = full(name="mask-none", about="nothing masked", **shape)
     yield plain
     yield full(name="mask-none-4096", about="nothing masked, long", **{
         **shape, "n_head": 1, "n_query": 4096, "n_key": 4096,
     })  # fmt: skip
-    for name, about, most, fields in (
+    more: tuple[tuple[str, str, float, dict[str, Any]], ...] = (
         ("mask-bool", "bool mask, shared by the heads", 1.15, {"mask": "random"}),
         ("bias-shared", "bias, shared by the heads", 1.15, {"bias": "shared"}),
         ("bias-heads", "bias of each head", 1.3, {"bias": "head"}),
@@ -234,7 +243,8 @@ def _masks() -> Iterator[Case]:
         ("softcap", "soft capping", 1.4, {"softcap": 20.0}),
         ("mask-triangle", "causal rule as a bool mask", 0.65, {"mask": "triangle"}),
         ("mask-documents", "16 documents as a bool mask", 0.2, {"mask": "documents"}),
-    ):
+    )
+    for name, about, most, fields in more:
         numpy = 2.0 if name == "window" else NEVER_SLOWER
         yield dataclasses.replace(
             plain,
@@ -291,9 +301,9 @@ def _softmax() -> Iterator[Case]:
 
 
 def _threads() -> Iterator[Case]:
-    shared = {"group": "threads", "threads": 2}
-    compute = {**shared, "n_head": 8, "targets": targets(one_thread=1.85)}
-    memory = {**shared, "targets": targets(read=0.9)}
+    shared: dict[str, Any] = {"group": "threads", "threads": 2}
+    compute: dict[str, Any] = {**shared, "n_head": 8, "targets": targets(one_thread=1.85)}
+    memory: dict[str, Any] = {**shared, "targets": targets(read=0.9)}
     for length, d_head, is_causal in ((1024, 64, False), (1024, 128, False), (2048, 64, True)):
         yield full(
             name=f"threads-{'causal' if is_causal else 'forward'}-{length}-{d_head}",

@@ -35,13 +35,14 @@ def ratios(result: Result) -> dict[str, float]:
 def _paired(sides: dict[str, Any], above: str, below: str) -> float:
     """Return the median over the rounds of the ratio of two times of the same round."""
     pairs = zip(sides[above]["samples"], sides[below]["samples"], strict=True)
-    return statistics.median(x / y for x, y in pairs)
+    return float(statistics.median(x / y for x, y in pairs))
 
 
 def _share(case: Case, sides: dict[str, Any], limit: str, side: str) -> float:
     """Return how much of the rate of the loop `limit` a side reaches."""
     work = case.flops if limit == "fma" and isinstance(case, AttentionCase) else case.bytes
-    return work / sides[limit]["amount"] * _paired(sides, limit, side)
+    amount: float = sides[limit]["amount"]
+    return work / amount * _paired(sides, limit, side)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +67,10 @@ class Verdict:
     def text(self) -> str:
         """The verdict in a line."""
         relation = "at most" if self.measure in AT_MOST else "at least"
-        start = f"{self.case:<24} {self.measure:<12} {relation} {self.bound:5.2f}"
+        start = f"{self.case:<24} {self.measure:<12} {relation} {self.bound:6.3f}"
         if self.value is None:
             return f"{start}, not measured: {self.reason}"
-        return f"{start}, measured {self.value:6.2f}{'' if self.is_met else '  MISSED'}"
+        return f"{start}, measured {self.value:7.3f}{'' if self.is_met else '  MISSED'}"
 
 
 def verdicts(results: list[Result]) -> list[Verdict]:

@@ -22,9 +22,7 @@ enum {
 typedef float vector __attribute__((vector_size(WIDTH)));
 typedef float unaligned __attribute__((vector_size(WIDTH), aligned(4)));
 
-int64_t fma_flops_per_turn(void) {
-    return (int64_t)CHAINS * 2 * (WIDTH / (int64_t)sizeof(float));
-}
+int64_t fma_flops_per_turn(void) { return (int64_t)CHAINS * 2 * (WIDTH / (int64_t)sizeof(float)); }
 
 float fma_loop(int64_t n_turn, float factor, float term) {
     vector chain[CHAINS], factors, terms;
@@ -32,10 +30,13 @@ float fma_loop(int64_t n_turn, float factor, float term) {
         factors[lane] = factor;
         terms[lane] = term;
     }
-    for (int c = 0; c < CHAINS; c++) chain[c] = terms * (float)c;
+    for (int c = 0; c < CHAINS; c++)
+        chain[c] = terms * (float)c;
     for (int64_t turn = 0; turn < n_turn; turn++)
-        for (int c = 0; c < CHAINS; c++) chain[c] = chain[c] * factors + terms;
-    for (int c = 1; c < CHAINS; c++) chain[0] += chain[c];
+        for (int c = 0; c < CHAINS; c++)
+            chain[c] = chain[c] * factors + terms;
+    for (int c = 1; c < CHAINS; c++)
+        chain[0] += chain[c];
     return chain[0][0];
 }
 
@@ -45,8 +46,10 @@ float read_loop(const float *from, int64_t n) {
     memset(sum, 0, sizeof sum);
     int64_t n_turn = n * (int64_t)sizeof(float) / (WIDTH * STREAM);
     for (int64_t turn = 0; turn < n_turn; turn++)
-        for (int s = 0; s < STREAM; s++) sum[s] += vectors[turn * STREAM + s];
-    for (int s = 1; s < STREAM; s++) sum[0] += sum[s];
+        for (int s = 0; s < STREAM; s++)
+            sum[s] += vectors[turn * STREAM + s];
+    for (int s = 1; s < STREAM; s++)
+        sum[0] += sum[s];
     return sum[0][0];
 }
 
@@ -55,7 +58,8 @@ void copy_loop(float *restrict to, const float *restrict from, int64_t n) {
     unaligned *target = (unaligned *)to;
     int64_t n_turn = n * (int64_t)sizeof(float) / (WIDTH * STREAM);
     for (int64_t turn = 0; turn < n_turn; turn++) {
-        for (int s = 0; s < STREAM; s++) target[turn * STREAM + s] = source[turn * STREAM + s];
+        for (int s = 0; s < STREAM; s++)
+            target[turn * STREAM + s] = source[turn * STREAM + s];
         __asm__ volatile("" ::: "memory"); /* a loop, not a call of memcpy */
     }
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .problems import Unsupported
+from .problems import UnsupportedError
 
 SOURCE = Path(__file__).with_name("limits.c")
 COMPILERS = ("cc", "gcc", "clang")
@@ -23,10 +23,10 @@ FMA_TURNS = 2_000_000  # some 4 ms
 
 
 def compile_loops() -> ctypes.CDLL:
-    """Return the loops, or raise ``Unsupported`` where nothing compiles them."""
+    """Return the loops, or raise ``UnsupportedError`` where nothing compiles them."""
     compiler = os.environ.get("CC") or next(filter(shutil.which, COMPILERS), None)
     if compiler is None or os.name == "nt":
-        raise Unsupported("no C compiler of the kind of GCC: the limits are not measured")
+        raise UnsupportedError("no C compiler of the kind of GCC: the limits are not measured")
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "limits.so")
         for flags in (FLAGS, (*FLAGS[:2], *OTHER_MACHINES, *FLAGS[3:])):
@@ -34,7 +34,7 @@ def compile_loops() -> ctypes.CDLL:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 return _declared(ctypes.CDLL(str(library)))
-    raise Unsupported(f"{compiler} does not compile the loops: {done.stderr.strip()[-200:]}")
+    raise UnsupportedError(f"{compiler} does not compile the loops: {done.stderr.strip()[-200:]}")
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:

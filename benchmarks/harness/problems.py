@@ -8,16 +8,15 @@ import numpy as np
 
 from fast_attention import _workloads, masks
 
-from .cases import AttentionCase, Case, SoftmaxCase
+from .cases import N_DOCUMENT, AttentionCase, Case, SoftmaxCase
 
 Array = np.ndarray[Any, Any]
 
-N_DOCUMENT = 16
 SHOWN = 0.9  # of a random mask
 INT8_STEP = 1 / 30  # the largest of the normal numbers that are stored lie within 127 steps
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """A library does not do what the case asks for; the message says what."""
 
 
@@ -37,10 +36,10 @@ class AttentionProblem:
         return self.case.is_causal and self.case.window is None
 
     def refuse(self, *fields: str, why: str) -> None:
-        """Raise ``Unsupported`` if the case sets one of `fields`."""
+        """Raise ``UnsupportedError`` if the case sets one of `fields`."""
         found = [name for name in fields if getattr(self.case, name)]
         if found:
-            raise Unsupported(f"{', '.join(found)}: {why}")
+            raise UnsupportedError(f"{', '.join(found)}: {why}")
 
     def mask_or_bias(self) -> Array | None:
         """Return what hides keys and is added to scores as one array that broadcasts.
@@ -53,12 +52,12 @@ class AttentionProblem:
         distance = position - np.arange(case.n_query)[:, None]
         if case.alibi:
             slopes = self.options["alibi_slopes"][:, None, None]
-            return (-slopes * np.abs(distance)).astype(np.float32)[None]
+            return np.asarray(-slopes * np.abs(distance), np.float32)[None]
         if case.band is not None:
-            return (np.abs(distance) <= case.band)[None, None]
+            return np.asarray(np.abs(distance) <= case.band)[None, None]
         if case.window is not None:
-            return ((distance <= 0) & (distance > -case.window))[None, None]
-        mask = self.options.get("attn_mask", self.options.get("bias"))
+            return np.asarray((distance <= 0) & (distance > -case.window))[None, None]
+        mask: Array | None = self.options.get("attn_mask", self.options.get("bias"))
         return None if mask is None else mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 
@@ -92,13 +91,15 @@ def _attention_problem(case: AttentionCase) -> AttentionProblem:
     is_int8 = stored == "int8"
     drawn = dataclasses.replace(case, cache_dtype=None if is_int8 else stored)
     # The query of a 16-bit cache has its type: libraries want one type for all three.
+    arrays: tuple[Array, ...]
     arrays, options = _workloads.make_call(drawn, "float32" if is_int8 else stored)
     if is_int8:
-        arrays = (arrays[0], *(_quantised(array) for array in arrays[1:]))
+        arrays = (arrays[0], _quantised(arrays[1]), _quantised(arrays[2]))
         options.update(k_scale=np.float32(INT8_STEP), v_scale=np.float32(INT8_STEP))
     if case.strided:
-        arrays = tuple(_heads_after_positions(array) for array in arrays)
-    return AttentionProblem(case, *arrays, {**options, **_more_options(case)})
+        arrays = tuple(map(_heads_after_positions, arrays))
+    query, key, value = arrays
+    return AttentionProblem(case, query, key, value, {**options, **_more_options(case)})
 
 
 def _quantised(array: Array) -> Array:

@@ -82,7 +82,6 @@ class Child:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.hello = self._read()
 
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
         """Return the answer to a request."""
@@ -92,9 +91,10 @@ class Child:
             self.process.stdin.flush()
         except BrokenPipeError:
             raise self._ended() from None
-        return self._read()
+        return self.read()
 
-    def _read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
+        """Return the next answer; the first one comes unasked."""
         assert self.process.stdout is not None
         # A process that a library forked can hold the pipe open after a crash.
         while not select.select([self.process.stdout], [], [], POLL_SECONDS)[0]:
@@ -144,13 +144,13 @@ class Run:
         if peer in self.absent:
             return None
         if (peer, threads) not in self.children:
-            child = Child(peer, threads, self.settings)
-            self.children[peer, threads] = child
-            if "absent" in child.hello:
-                self.absent[peer] = child.hello["absent"]
+            child = self.children[peer, threads] = Child(peer, threads, self.settings)
+            hello = child.read()
+            if "absent" in hello:
+                self.absent[peer] = hello["absent"]
                 return None
-            self.versions[peer] = child.hello["version"]
-            self.machine.update(child.hello["facts"])
+            self.versions[peer] = hello["version"]
+            self.machine.update(hello["facts"])
         return self.children[peer, threads]
 
     def close(self) -> None:
@@ -173,14 +173,11 @@ class Run:
                 left_out[side.name] = reply["absent"]
             else:
                 ready[side] = reply
-        samples = self._take_turns(list(ready))
-        for key in {(side.peer, side.threads) for side in ready}:
+        samples = self._take_turns(list(ready), left_out)
+        for key in {(side.peer, side.threads) for side in samples}:
             self.children[key].ask("forget")
-        return {
-            "name": case.name,
-            "left_out": left_out,
-            "sides": {s.name: {**statistics(samples[s]), **reply} for s, reply in ready.items()},
-        }
+        sides = {s.name: {**statistics(times), **ready[s]} for s, times in samples.items()}
+        return {"name": case.name, "left_out": left_out, "sides": sides}
 
     def _prepare(self, side: Side) -> dict[str, Any]:
         child = self.child(side.peer, side.threads)
@@ -196,20 +193,27 @@ class Run:
 
     def _discard(self, side: Side) -> None:
         """Forget a worker that has ended, so that the next case starts another."""
-        child = self.children.get((side.peer, side.threads))
-        if child is not None and child.process.poll() is not None:
+        child = self.children[side.peer, side.threads]
+        if child.process.poll() is not None:
+            child.close()
             del self.children[side.peer, side.threads]
 
-    def _take_turns(self, sides: list[Side]) -> dict[Side, list[float]]:
+    def _take_turns(self, sides: list[Side], left_out: dict[str, str]) -> dict[Side, list[float]]:
+        """Return the samples of each side; one that fails on the way joins `left_out`."""
         samples: dict[Side, list[float]] = {side: [] for side in sides}
         rounds = self.settings.rounds
         deadline = time.perf_counter() + self.settings.seconds
         for done in range(rounds or MOST_ROUNDS):
             if rounds is None and done >= LEAST_ROUNDS and time.perf_counter() > deadline:
                 break
-            for side in sides:
+            for side in list(samples):
                 child = self.children[side.peer, side.threads]
-                samples[side].append(child.ask("time", id=side.name)["seconds"])
+                try:
+                    samples[side].append(child.ask("time", id=side.name)["seconds"])
+                except WorkerError as error:
+                    left_out[side.name] = str(error)
+                    del samples[side]
+                    self._discard(side)
         return samples
 
 

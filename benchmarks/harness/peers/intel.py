@@ -1,23 +1,27 @@
 """OpenVINO: the operation ScaledDotProductAttention of opset 13, compiled for latency."""
 
+import importlib
 import sys
 from typing import Any
 
 import numpy as np
 
-sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # it forks and calls home
-import openvino  # noqa: E402
-from openvino import opset13  # noqa: E402
-
-from ..problems import Array, AttentionProblem, Problem, SoftmaxProblem, Unsupported
+from ..problems import Array, AttentionProblem, Problem, SoftmaxProblem, UnsupportedError
 from . import Candidate
 
-_core = openvino.Core()
+openvino: Any = None
+opset13: Any = None
+_core: Any = None
 _config: dict[str, Any] = {}
 
 
 def start(threads: int) -> None:
-    """Set the threads, one stream, and float32 also where the processor has less."""
+    """Import OpenVINO; set the threads, one stream, and float32 whatever the processor has."""
+    global openvino, opset13, _core
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # it forks and calls home
+    openvino = importlib.import_module("openvino")
+    opset13 = importlib.import_module("openvino.opset13")
+    _core = openvino.Core()
     _config.update(
         PERFORMANCE_HINT="LATENCY",
         INFERENCE_NUM_THREADS=threads,
@@ -84,6 +88,6 @@ def _attention(problem: AttentionProblem) -> Candidate:
         result = opset13.scaled_dot_product_attention(*parameters, causal=causal)
         call = _inference(result, parameters, arrays)
     except RuntimeError as error:
-        raise Unsupported(str(error).strip().splitlines()[-1]) from error
+        raise UnsupportedError(str(error).strip().splitlines()[-1]) from error
     shape = problem.query.shape
     return Candidate("SDPA", call, lambda result: np.asarray(result).reshape(shape))

@@ -106,5 +106,3 @@ def _multi_head(problem: AttentionProblem, mask: Array | None) -> Candidate:
         return heads.transpose(0, 2, 1, 3)
 
     return Candidate("MultiHeadAttention", _session_call(node, arrays), unpacked)
-
-

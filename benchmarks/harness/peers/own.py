@@ -1,4 +1,4 @@
-"""This package, with the compiled kernels or with NumPy alone."""
+"""Our own functions, with the compiled kernels or with NumPy alone."""
 
 from functools import partial
 from typing import Any

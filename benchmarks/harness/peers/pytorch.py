@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ..problems import Array, AttentionProblem, Problem, SoftmaxProblem, Unsupported
+from ..problems import Array, AttentionProblem, Problem, SoftmaxProblem, UnsupportedError
 from . import Candidate
 
 _inference = torch.inference_mode()
@@ -54,7 +54,7 @@ def _softmax(problem: SoftmaxProblem) -> Candidate:
 def _attention(problem: AttentionProblem) -> list[Candidate]:
     problem.refuse("softcap", why="no argument of PyTorch's function")
     if problem.case.cache_dtype == "int8":
-        raise Unsupported("PyTorch's function takes no int8")
+        raise UnsupportedError("PyTorch's function takes no int8")
     tensors = [_tensor(array) for array in (problem.query, problem.key, problem.value)]
     options = {
         "is_causal": problem.is_causal,

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 import scipy.special
 
-from ..problems import Problem, SoftmaxProblem, Unsupported
+from ..problems import Problem, SoftmaxProblem, UnsupportedError
 from . import Candidate
 
 
@@ -22,6 +22,6 @@ def version() -> str:
 def candidates(problem: Problem) -> list[Candidate]:
     """Return SciPy's function of the same name."""
     if not isinstance(problem, SoftmaxProblem):
-        raise Unsupported("SciPy has no attention")
+        raise UnsupportedError("SciPy has no attention")
     function = getattr(scipy.special, problem.case.function)
     return [Candidate(function.__name__, partial(function, problem.matrix, axis=-1), np.asarray)]

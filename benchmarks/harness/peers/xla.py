@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..problems import Array, AttentionProblem, Problem, SoftmaxProblem, Unsupported
+from ..problems import Array, AttentionProblem, Problem, SoftmaxProblem, UnsupportedError
 from . import Candidate
 
 jax: Any = None
@@ -53,10 +53,10 @@ def _attention(problem: AttentionProblem) -> Candidate:
     problem.refuse("softcap", why="no argument of JAX's function")
     case = problem.case
     if case.cache_dtype == "int8":
-        raise Unsupported("JAX's function takes no int8")
+        raise UnsupportedError("JAX's function takes no int8")
     options: dict[str, Any] = {"is_causal": case.is_causal}
     arrays = [_heads_after_positions(x) for x in (problem.query, problem.key, problem.value)]
-    given = ()
+    given: tuple[str, ...] = ()
     if case.window is not None:
         options["local_window_size"] = (case.window - 1, 0)
     elif case.band is not None:
