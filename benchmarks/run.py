@@ -139,20 +139,27 @@ def read(paths: list[Path]) -> dict[str, Any]:
     versions: dict[str, str] = {}
     for document in documents:
         versions.update(document["facts"]["versions"])
+    commits = dict.fromkeys(str(document["facts"].get("commit")) for document in documents)
     return {
-        "facts": {**documents[-1]["facts"], "versions": versions},
+        "facts": {**documents[-1]["facts"], "versions": versions, "commit": ", ".join(commits)},
         "complete": all(document["complete"] for document in documents),
         "results": [by_name[name] for name in BY_NAME if name in by_name],
     }
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """Return `document` as JSON with its ratios, one result a line."""
+    facts, is_complete = (json.dumps(document[name]) for name in ("facts", "complete"))
+    rows = [json.dumps({**row, "ratios": judge.ratios(row)}) for row in document["results"]]
+    lines = ",\n".join(rows)
+    return f'{{"facts": {facts},\n"complete": {is_complete},\n"results": [\n{lines}\n]}}\n'
 
 
 def write_files(options: argparse.Namespace, document: dict[str, Any]) -> None:
     """Write what was asked for."""
     facts, results = document["facts"], document["results"]
     if options.json:
-        rows = [{**result, "ratios": judge.ratios(result)} for result in results]
-        text = json.dumps({**document, "results": rows}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        options.json.write_text(json_text(document), encoding="utf-8")
     for path, is_short in ((options.markdown, True), (options.full, False)):
         if path:
             table = report.markdown_text(facts, results, is_short=is_short)

@@ -85,7 +85,7 @@ class Worker:
             candidate.call()
         seconds = time_call(candidate.call, inner)
         wait_until_idle()
-        return {"seconds": seconds}
+        return {"seconds": float(f"{seconds:.4g}")}
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
         """Drop what was prepared."""
