@@ -17,8 +17,9 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import run as benchmark  # noqa: E402
 from harness import cases, judge, limits, problems, report, rounds, worker  # noqa: E402
+from harness.peers import own  # noqa: E402
 
-from fast_attention import scaled_dot_product_attention  # noqa: E402
+from fast_attention import log_softmax, scaled_dot_product_attention  # noqa: E402
 
 NAMES = list(cases.BY_NAME)
 MEASURES = {
@@ -165,6 +166,18 @@ def test_int8_case_approximates_the_float32_one():
     stored = problems.make_problem(case)
     assert stored.key.dtype == np.int8
     np.testing.assert_allclose(stored.key * stored.options["k_scale"], exact.key, atol=0.02)
+
+
+def test_our_own_adapter_calls_what_the_case_says():
+    attention = problems.make_problem(small("alibi"))
+    inputs = (attention.query, attention.key, attention.value)
+    (candidate,) = own.candidates(attention)
+    expected = scaled_dot_product_attention(*inputs, **attention.options)
+    assert np.array_equal(candidate.to_array(candidate.call()), expected)
+    softmax = problems.make_problem(cases.BY_NAME["log-softmax-4096"])
+    (candidate,) = own.candidates(softmax)
+    assert candidate.call() is softmax.out
+    assert np.array_equal(softmax.out, log_softmax(softmax.matrix))
 
 
 @pytest.mark.parametrize(
