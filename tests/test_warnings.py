@@ -1,4 +1,4 @@
-"""The one documented warning, and silence everywhere else."""
+"""The warning of two alignments, and silence everywhere else; test_new_user.py has the other one."""
 
 import numpy as np
 import pytest

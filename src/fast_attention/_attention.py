@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, SupportsFloat, Unpack, overload
 from . import _backend, _threads
 from ._descriptor import describe_attention
 from ._dtypes import Array, ArrayInput
-from ._options import ScoreOptions, Window, warn_if_ends_differ
+from ._options import ScoreOptions, Window, warn_if_ends_differ, warn_if_meant_as_bool
 
 
 class OutputLse(NamedTuple):
@@ -205,6 +205,7 @@ def scaled_dot_product_attention(
     UserWarning
         If L and S differ, no `query_offset` is given, and `is_causal`, `window` or `alibi_slopes`
         depends on it: libraries disagree on which end is aligned, so say ``0`` or ``"end"``.
+        If a float `attn_mask` holds ones and zeros only: it was probably meant to be bool.
 
     See Also
     --------
@@ -320,6 +321,7 @@ def scaled_dot_product_attention(
     )
     if query_offset is None:
         warn_if_ends_differ(described)
+    warn_if_meant_as_bool(attn_mask, described)
     _backend.attend(described)
     output, lse, weights = described.results()
     if lse is None:

@@ -27,6 +27,7 @@ from ._dtypes import (
     broadcast,
     native_layout,
 )
+from ._hints import heads_last, missing_axes, turned_key
 from ._output import check_out, needs_a_detour
 
 
@@ -182,7 +183,8 @@ def _set_operands(d: AttentionDescriptor, query: object, key: object, value: obj
     v = as_operand("value", value, int8_allowed=True)
     if q.ndim < 2 or k.ndim < 2 or v.ndim < 2:
         raise ValueError(
-            f"query, key and value need at least 2 axes, (length, width); {_shapes(q, k, v)}"
+            "query, key and value need at least 2 axes, (length, width): a single vector is passed "
+            f"as x[None]; {_shapes(q, k, v)}"
         )
     d.drop_head = q.ndim == k.ndim == v.ndim == 2
     q = q if q.ndim > 2 else q[None]
@@ -204,7 +206,8 @@ def _check_shapes(q: Array, k: Array, v: Array) -> None:
     n_head, n_kv_head = q.shape[-3], k.shape[-3]
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(
-            f"query and key differ in width, {q.shape[-1]} and {k.shape[-1]}; {_shapes(q, k, v)}"
+            f"query and key differ in width, {q.shape[-1]} and {k.shape[-1]}; "
+            f"{_shapes(q, k, v)}{turned_key(q.shape, k.shape)}"
         )
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(
@@ -217,7 +220,7 @@ def _check_shapes(q: Array, k: Array, v: Array) -> None:
     if n_head != n_kv_head and (n_kv_head == 0 or n_head % n_kv_head):
         raise ValueError(
             f"the query has {n_head} heads, expected a multiple of the {n_kv_head} heads "
-            f"of key and value; {_shapes(q, k, v)}"
+            f"of key and value; {_shapes(q, k, v)}{heads_last(q.shape, k.shape)}"
         )
 
 
@@ -324,15 +327,19 @@ def _set_mask_and_bias(d: AttentionDescriptor, attn_mask: object, bias: object) 
     if attn_mask is not None:
         mask = as_array("attn_mask", attn_mask)
         if mask.dtype == np.bool_:
-            d.mask = broadcast("attn_mask", native_layout(mask), shape, _SCORES)
+            d.mask = _over_scores("attn_mask", native_layout(mask), shape)
         else:
             _check_float_mask(mask, bias)
             name, bias = "attn_mask", mask
     if bias is not None:
-        d.bias = broadcast(name, as_float_array(name, bias), shape, _SCORES)
+        d.bias = _over_scores(name, as_float_array(name, bias), shape)
 
 
-_SCORES = "the scores (..., Hq, L, S) ="
+def _over_scores(name: str, mask: Array, shape: tuple[int, ...]) -> Array:
+    try:
+        return broadcast(name, mask, shape, "the scores (..., Hq, L, S) =")
+    except ValueError as error:
+        raise ValueError(f"{error}{missing_axes(mask.shape, shape)}") from None
 
 
 def _check_float_mask(mask: Array, bias: object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, SupportsFloat, SupportsIndex, TypedDict
 
 from ._descriptor import AttentionDescriptor, describe_attention
-from ._dtypes import ArrayInput
+from ._dtypes import Array, ArrayInput
 
 Window = SupportsIndex | Sequence[SupportsIndex | None] | None
 
@@ -41,6 +41,7 @@ def describe_scores(
     described = describe_attention(query, key, value, attn_mask, **options)
     if options.get("query_offset") is None:
         warn_if_ends_differ(described, stacklevel=4)
+    warn_if_meant_as_bool(attn_mask, described, stacklevel=4)
     return described
 
 
@@ -60,6 +61,33 @@ def warn_if_ends_differ(described: AttentionDescriptor, stacklevel: int = 3) -> 
         text = _TWO_ALIGNMENTS.format(described.n_query, described.n_key)
         warnings.warn(text, UserWarning, stacklevel=stacklevel)
 
+
+def warn_if_meant_as_bool(
+    attn_mask: object, described: AttentionDescriptor, stacklevel: int = 3
+) -> None:
+    """Warn of a float mask of ones and zeros, which adds 1 where it was meant to select.
+
+    Of any other mask only the first and the last row are read.
+    """
+    mask = described.bias
+    if attn_mask is None or described.mask is not None or mask is None or mask.size == 0:
+        return
+    mask = mask[tuple(slice(1) if stride == 0 else slice(None) for stride in mask.strides)]
+    ends = [mask[(end,) * (mask.ndim - 1)] for end in (0, -1)]
+    if any(map(_is_one_or_zero, ends)) and _is_one_or_zero(mask) and not mask.all():
+        warnings.warn(_ONES_AND_ZEROS.format(mask.dtype), UserWarning, stacklevel=stacklevel)
+
+
+def _is_one_or_zero(mask: Array) -> bool:
+    """Tell whether there is a one, and nothing else but zeros."""
+    ones = mask == 1
+    return bool(ones.any()) and bool((ones | (mask == 0)).all())
+
+
+_ONES_AND_ZEROS = (
+    "attn_mask of dtype {} holds zeros and ones only, which are added to the scores and mask "
+    "nothing. To attend where it is 1 pass attn_mask.astype(bool); as an addend, pass it as bias"
+)
 
 _TWO_ALIGNMENTS = (
     "{} queries and {} keys, and no query_offset: query 0 is taken to stand at key 0 "
