@@ -173,6 +173,7 @@ assert len(set(found)) == 1 and found[0][:4] == (True,) * 4, found
 
 
 def test_import_and_threaded_calls_leave_subnormals_alone(engine):
+    """Case R13."""
     child = support.run_python(IMPORT, engine[0], engine[1] or "")
     assert child.returncode == 0, child.stderr
 

@@ -1,4 +1,4 @@
-"""The warning of two alignments, and silence everywhere else; test_new_user.py has the other one."""
+"""The warning of two alignments, and silence elsewhere; test_new_user.py has the other one."""
 
 import numpy as np
 import pytest
