@@ -31,6 +31,7 @@ OPTIONS = {
     "TSAN_OPTIONS": "die_after_fork=0",  # the pool is tested across a fork
 }
 SECONDS = 300
+WRAPPED = {"test_no_memory": ("-Wl,--wrap=malloc", "-Wl,--wrap=free")}
 
 
 def core_sources():
@@ -71,7 +72,9 @@ def run_build(compiler, build):
         results = []
         for driver in objects[len(core) :]:
             program = driver.with_suffix("")
-            command = [compiler, *flags, "-pthread", driver, *core, "-lm", "-o", program]
+            wrapped = WRAPPED.get(driver.stem, ())
+            linked = [driver, *core, "-lm", *wrapped, "-o", program]
+            command = [compiler, *flags, "-pthread", *linked]
             subprocess.run(command, check=True)
             results.append(run_driver(program, f"{compiler} {build} {driver.stem}"))
     return results

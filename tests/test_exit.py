@@ -1,0 +1,81 @@
+"""The end of the process (case R16): exit code as asked for, no message, no hang, whatever runs."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import support
+
+RUNS = 3  # of each scene; tests/soak.py does more
+SECONDS = 60
+
+COMMON = """
+import atexit, os, sys, threading, time
+early = []
+atexit.register(lambda: [work() for work in early])  # runs after what the package has registered
+import numpy as np
+import fast_attention as f
+x = np.random.default_rng(0).standard_normal((8, 500, 64), dtype="f4")
+small = x[:3, :200]
+using = f._backend.using(sys.argv[1], sys.argv[2] or None)
+using.__enter__()
+
+def attend(x=x, n=3):
+    return f.scaled_dot_product_attention(x, x, x, num_threads=n)
+
+def forever(n=3):
+    with f._backend.using(sys.argv[1], sys.argv[2] or None):
+        while True:
+            attend(n=n)
+            f.softmax(x)
+
+def start(target, daemon=True):
+    thread = threading.Thread(target=target, daemon=daemon)
+    thread.start()
+    return thread
+"""
+
+SCENES = {
+    "after a call": ("attend()", 0),
+    "import only": ("", 0),
+    "daemon thread inside a call": ("start(forever); time.sleep(0.1)", 0),
+    "several daemon threads inside calls": (
+        "for n in (1, 2, 3): start(lambda: forever(n))\ntime.sleep(0.1)", 0,
+    ),
+    "daemon thread and a last call": ("start(forever); time.sleep(0.05); attend(small)", 0),
+    "sys.exit while a thread is inside a call": (
+        "start(lambda: [attend() for _ in range(2)], daemon=False)\nsys.exit(3)", 3,
+    ),
+    "sys.exit in a thread": ("start(sys.exit).join(); attend(small)", 0),
+    "os._exit while busy": ("start(forever); time.sleep(0.1); os._exit(4)", 4),
+    "call after the pool has ended": (
+        "expected = attend(small).tobytes()\n"
+        "early.append(lambda: os._exit(5 if attend(small).tobytes() == expected else 6))", 5,
+    ),
+    "object whose end makes a call": (
+        "class Late:\n    def __del__(self, attend=attend, small=small): attend(small)\n"
+        "late = Late(); attend(small)", 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("scene", "code"), SCENES.values(), ids=SCENES)
+def test_process_ends_as_it_was_told_to(engine, scene, code):
+    for _ in range(RUNS):
+        child = support.run_python(
+            COMMON + scene, engine[0], engine[1] or "", timeout=SECONDS, OPENBLAS_NUM_THREADS="1"
+        )
+        assert child.returncode == code, child.stderr
+        assert child.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_process_can_be_ended_by_a_signal_while_busy(native_engine):
+    code = COMMON + "start(forever); print('ready', flush=True); forever()"
+    command = [sys.executable, "-c", code, native_engine[0], native_engine[1]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM

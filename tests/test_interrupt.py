@@ -1,0 +1,150 @@
+"""Ctrl-C in a long call (case R09): heeded within a second, and nothing is left behind."""
+
+import sys
+
+import pytest
+import support
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+
+COMMON = """
+import os, resource, signal, sys, threading, time
+import numpy as np
+import fast_attention as f
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent may have it ignored
+x = np.random.default_rng(0).standard_normal((8, 300, 64), dtype="f4")
+many = np.broadcast_to(x, (200, 8, 300, 64))
+key = np.broadcast_to(x[:1, :1], (8, 20_000, 64))
+rows = np.broadcast_to(x[0, :1], (20_000_000, 64))
+CALLS = {
+    "attention": lambda n: f.scaled_dot_product_attention(many, key, key, num_threads=n),
+    "options": lambda n: f.scaled_dot_product_attention(
+        many, key, key, softcap=9.0, return_lse=True, num_threads=n),
+    "decode": lambda n: f.scaled_dot_product_attention(
+        np.broadcast_to(many[:, :, :1], (50, 200, 8, 1, 64)), key, key, num_threads=n),
+    "softmax": lambda n: f.logsumexp(np.broadcast_to(rows, (30, *rows.shape)), axis=(0, -1)),
+}
+f._backend.using(sys.argv[1], sys.argv[2] or None).__enter__()
+long_call = CALLS[sys.argv[3]]
+expected = f.scaled_dot_product_attention(x, x, x)
+
+def interrupt(after=0.3):
+    def send():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    sent = []
+    threading.Timer(after, send).start()
+    return sent
+
+def check_interrupted(n_thread, error=KeyboardInterrupt):
+    sent = interrupt()
+    try:
+        long_call(n_thread)
+    except error:
+        late = time.monotonic() - sent[0]
+    else:
+        raise AssertionError("the call was not interrupted")
+    assert late < 1, late
+    assert (f.scaled_dot_product_attention(x, x, x, num_threads=3) == expected).all()
+"""
+
+RIGHT_AWAY = """
+handler = signal.getsignal(signal.SIGINT)
+for n in (1, 3):
+    check_interrupted(n)
+assert signal.getsignal(signal.SIGINT) is handler
+time.sleep(0.1)
+before = time.process_time()
+time.sleep(0.3)
+assert time.process_time() - before < 0.1, "threads are still at work"
+"""
+
+
+@pytest.mark.parametrize("call", ["attention", "options", "decode", "softmax"])
+def test_long_call_is_interrupted_within_a_second(engine, call):
+    child = support.run_python(COMMON + RIGHT_AWAY, engine[0], engine[1] or "", call)
+    assert child.returncode == 0, child.stderr
+
+
+OTHER_HANDLERS = """
+class Wake(Exception):
+    pass
+
+def handler(number, frame):
+    raise Wake
+
+signal.signal(signal.SIGINT, handler)
+check_interrupted(3, Wake)
+assert signal.getsignal(signal.SIGINT) is handler
+
+signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+seen = []
+wide = np.tile(x, (1, 4, 1))
+right = f.scaled_dot_product_attention(wide, wide, wide, num_threads=2)
+deadline = time.monotonic() + 60
+while not seen:
+    interrupt(0.005)
+    result = f.scaled_dot_product_attention(wide, wide, wide, num_threads=2)
+    assert (result == right).all()
+    assert time.monotonic() < deadline
+"""
+
+
+def test_handlers_of_the_program_decide_what_a_signal_does(native_engine):
+    child = support.run_python(COMMON + OTHER_HANDLERS, *native_engine, "attention")
+    assert child.returncode == 0, child.stderr
+
+
+REPEATED = """
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+def interrupted_calls(n):
+    for _ in range(n):
+        interrupt(0.02)
+        try:
+            long_call(3)
+        except KeyboardInterrupt:
+            pass
+
+interrupted_calls(4)
+n_thread, before = f._native.pool_thread_count(), resident()
+interrupted_calls(25)
+assert f._native.pool_thread_count() == n_thread
+assert resident() - before < 2 << 20, "scratch is lost"
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory as Linux reports it")
+def test_interrupted_calls_lose_neither_memory_nor_threads(native_engine):
+    child = support.run_python(COMMON + REPEATED, *native_engine, "attention")
+    assert child.returncode == 0, child.stderr
+
+
+IN_A_THREAD = """
+def work():
+    with f._backend.using(sys.argv[1], sys.argv[2]):
+        done.append(f.scaled_dot_product_attention(wide, wide, wide, num_threads=2))
+
+done = []
+wide = np.tile(x, (1, 6, 1))
+thread = threading.Thread(target=work)
+thread.start()
+sent = interrupt(0.05)
+try:
+    while True:
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    late = time.monotonic() - sent[0]
+assert late < 1, late
+thread.join()
+assert (done[0][:, :1] == f.scaled_dot_product_attention(wide[:, :1], wide, wide)).all()
+"""
+
+
+def test_interrupt_reaches_the_main_thread_while_another_computes(native_engine):
+    """The call of the other thread completes: Python handles signals in the main thread only."""
+    child = support.run_python(COMMON + IN_A_THREAD, *native_engine, "attention")
+    assert child.returncode == 0, child.stderr
