@@ -54,6 +54,12 @@ cdef extern from "fa.h":
         Py_ssize_t lead[64]
         Py_ssize_t head, row, column
 
+    ctypedef struct fa_plan:
+        const char *kernel
+        int64_t rows_per_task, n_task
+        int n_thread
+        size_t scratch_bytes
+
     ctypedef struct fa_attention:
         int n_lead
         int64_t lead_shape[64]
@@ -70,6 +76,7 @@ cdef extern from "fa.h":
         int n_thread
         int (*poll)(void *) noexcept nogil
         void *poll_context
+        fa_plan *plan
 
     ctypedef fa_status (*fa_attention_function)(const fa_attention *) noexcept nogil
 
@@ -266,8 +273,26 @@ def attention(d, isa):
     """Fill output, lse and weights of the AttentionDescriptor `d` with the kernels of `isa`."""
     cdef fa_attention call
     cdef _Buffers buffers = _Buffers()
+    _describe(d, &call, buffers)
+    _run(_INDEX_OF_ISA[isa], d.compute_dtype == _float64, &call)
+
+
+def plan(d, isa):
+    """What `attention` would do: (kernel, rows per task, tasks, threads, bytes of scratch)."""
+    cdef fa_attention call
+    cdef fa_plan found
+    cdef _Buffers buffers = _Buffers()
+    _describe(d, &call, buffers)
+    call.plan = &found
+    _run(_INDEX_OF_ISA[isa], d.compute_dtype == _float64, &call)
+    kernel = found.kernel.decode() if found.kernel != NULL else "none"
+    return kernel, found.rows_per_task, found.n_task, found.n_thread, found.scratch_bytes
+
+
+cdef int _describe(object d, fa_attention *call, _Buffers buffers) except -1:
+    """Fill `call` from the AttentionDescriptor `d`; `buffers` keeps its arrays in place."""
     cdef int n = len(d.lead), axis
-    memset(&call, 0, sizeof(call))
+    memset(call, 0, sizeof(call[0]))
     if n > FA_MAX_LEAD:
         raise ValueError(f"too many leading axes: {n}, at most {FA_MAX_LEAD} are supported")
     call.n_lead = n
@@ -302,7 +327,7 @@ def attention(d, isa):
     call.key_start = d.key_start
     call.n_thread = d.num_threads
     call.poll = _poll
-    _run(_INDEX_OF_ISA[isa], d.compute_dtype == _float64, &call)
+    return 0
 
 
 def reduce(kind, d, isa):

@@ -36,6 +36,15 @@ typedef struct fa_array {
     ptrdiff_t head, row, column;
 } fa_array;
 
+/* What a call would do. */
+typedef struct fa_plan {
+    const char *kernel;    /* "tile" or "few": kernels/tile.inl.h, few.inl.h; NULL: nothing to do */
+    int64_t rows_per_task; /* at most */
+    int64_t n_task;
+    int n_thread;
+    size_t scratch_bytes; /* of all threads */
+} fa_plan;
+
 typedef struct fa_attention {
     int n_lead;
     int64_t lead_shape[FA_MAX_LEAD];
@@ -64,6 +73,7 @@ typedef struct fa_attention {
     int n_thread;
     int (*poll)(void *); /* non-zero stops the call between two tasks; may be NULL */
     void *poll_context;
+    fa_plan *plan; /* not NULL: filled instead of computing anything */
 } fa_attention;
 
 /* An array of shape (*outer, *reduced); data is NULL where the argument is absent. */

@@ -40,6 +40,8 @@ static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
 
 fa_status FA_ATTENTION(const fa_attention *call) {
     attention_job job;
+    if (call->plan)
+        *call->plan = (fa_plan){0};
     if (call->n_batch == 0 || call->n_kv_head == 0 || call->n_head == 0 || call->n_query == 0)
         return FA_OK;
     const int64_t rows = call->n_query * (call->n_head / call->n_kv_head);
@@ -52,7 +54,13 @@ fa_status FA_ATTENTION(const fa_attention *call) {
     const int n_worker = worthwhile_threads(call, n_task);
     if ((double)n_worker * (double)job.scratch_reals > (double)(PTRDIFF_MAX / 16))
         return FA_NO_MEMORY;
-    char *memory = malloc((size_t)n_worker * job.scratch_reals * sizeof(real) + 64);
+    const size_t scratch_bytes = (size_t)n_worker * job.scratch_reals * sizeof(real) + 64;
+    if (call->plan) {
+        *call->plan = (fa_plan){rows <= FEW_ROWS ? "few" : "tile", min_i64(rows, TILE_ROWS),
+                                n_task, n_worker, scratch_bytes};
+        return FA_OK;
+    }
+    char *memory = malloc(scratch_bytes);
     if (!memory)
         return FA_NO_MEMORY;
     job.scratch = (real *)(memory + (64 - (uintptr_t)memory % 64));

@@ -19,6 +19,7 @@
 
     threads(n), set_num_threads(n)   how many threads, and where the number came from   _threads.py
     show_config()                    what was chosen, and why                           _config.py
+    explain(...)                     what a call would do, without running it          _explain.py
 
     masks, merge_attention           what goes in and what comes out            masks.py, _merge.py
     error_bound                      how far a result may lie from the exact one         _bound.py
@@ -37,18 +38,24 @@ from ._attention import scaled_dot_product_attention
 from ._backend import backend
 from ._bound import error_bound
 from ._config import show_config
+from ._explain import AttentionPlan, explain
 from ._merge import merge_attention
 from ._self_attention import self_attention
 from ._softmax import log_softmax, logsumexp, softmax, softmax_vjp
 from ._steps import attention_steps
+from ._threadpoolctl import register_controller
 from ._threads import get_num_threads, set_num_threads, threads
 from ._version import __version__
 
+register_controller()
+
 __all__ = [
+    "AttentionPlan",
     "__version__",
     "attention_steps",
     "backend",
     "error_bound",
+    "explain",
     "get_num_threads",
     "log_softmax",
     "logsumexp",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, SupportsFloat, Unpack, overload
 
-from . import _backend, _threads
+from . import _backend, _explain, _threads
 from ._descriptor import describe_attention
 from ._dtypes import Array, ArrayInput
 from ._options import ScoreOptions, Window, warn_if_ends_differ, warn_if_meant_as_bool
@@ -211,6 +211,7 @@ def scaled_dot_product_attention(
     --------
     attention_steps : every stage of the computation as an array.
     merge_attention : one result from several over parts of the keys.
+    explain : what a call would do, and what it costs.
     error_bound : the bound below for given inputs.
     masks : masks as arrays.
     show_config : backend, instruction set and threads in use.
@@ -292,6 +293,7 @@ def scaled_dot_product_attention(
         and out is None
         and not return_lse
         and not return_weights
+        and not _explain.is_verbose
     ):
         plain = _backend.attend_plain(
             query, key, value, is_causal, scale, _threads.resolve(num_threads)
@@ -322,6 +324,8 @@ def scaled_dot_product_attention(
     if query_offset is None:
         warn_if_ends_differ(described)
     warn_if_meant_as_bool(attn_mask, described)
+    if _explain.is_verbose:
+        _explain.log_plan(described)
     _backend.attend(described)
     output, lse, weights = described.results()
     if lse is None:

@@ -120,10 +120,19 @@ def resolve(num_threads: int | None) -> int:
 
 def current() -> ThreadCount:
     """Return the number of threads here and now, and where it came from."""
-    global _default
     limits = _limits.get()
     if limits:
         return ThreadCount(limits[-1], "with threads(n)")
+    return _of_process()
+
+
+def of_process() -> int:
+    """Return the number of threads of calls outside of any ``with threads(n)``."""
+    return _of_process().number
+
+
+def _of_process() -> ThreadCount:
+    global _default
     if _chosen is not None:
         return _chosen
     if _default is None:

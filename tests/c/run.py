@@ -31,7 +31,10 @@ OPTIONS = {
     "TSAN_OPTIONS": "die_after_fork=0",  # the pool is tested across a fork
 }
 SECONDS = 300
-WRAPPED = {"test_no_memory": ("-Wl,--wrap=malloc", "-Wl,--wrap=free")}
+WRAPPED = {
+    "test_no_memory": ("-Wl,--wrap=malloc", "-Wl,--wrap=free"),
+    "test_plan": ("-Wl,--wrap=malloc", "-Wl,--wrap=fa_pool_run"),
+}
 
 
 def core_sources():
