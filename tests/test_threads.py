@@ -25,7 +25,7 @@ def fake(tmp_path, files):
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, errors="surrogateescape")
     return tmp_path
 
 
@@ -73,6 +73,21 @@ QUOTAS = {
         "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "600000\n",
         "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
     }, 6),
+    "v2 unreadable": (v2(files={"cpu.max/is a folder": ""}), None),
+    "v2 not text": (v2(files={"cpu.max": "\x00\udcff 100000\n"}), None),
+    "v2 three words": (v2(files={"cpu.max": "200000 100000 7\n"}), None),
+    "v2 fractions": (v2(files={"cpu.max": "1.5 1\n"}), None),
+    "v2 numbers beyond 64 bits": (v2(files={"cpu.max": f"{10**30} 100000\n"}), None),
+    "v2 group with a colon and a space": (
+        v2("/a: b", files={"a: b/cpu.max": "100000 100000\n"}), 1),
+    "v2 group that has been removed": (
+        v2("/gone (deleted)", files={"cpu.max": "300000 100000\n"}), 3),
+    "v1 and v2 both limit": (v1(files=quota_v1("", 400000, 100000)) | {
+        "proc/self/cgroup": "3:cpu,cpuacct:/\n0::/\n",
+        "proc/self/mountinfo": f"{V1_MOUNT}\n"
+        f"{V2_MOUNT.replace('/sys/fs/cgroup', '/sys/fs/cgroup/unified')}\n",
+        "sys/fs/cgroup/unified/cpu.max": "200000 100000\n"}, 2),
+    "v1 quota that is no number": (v1(files=quota_v1("", "max", 100000)), None),
     "v1 two CPUs": (v1(files=quota_v1("", 200000, 100000)), 2),
     "v1 without a limit": (v1(files=quota_v1("", -1, 100000)), None),
     "v1 nested": (v1("/docker/x", files=quota_v1("docker/x/", 150000, 100000)), 1.5),
