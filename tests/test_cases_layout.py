@@ -9,7 +9,7 @@ import pytest
 import support
 from support import check, normal, qkv
 
-from fast_attention import _backend, scaled_dot_product_attention
+from fast_attention import _backend, scaled_dot_product_attention, softmax
 
 K = oracle.KEY_BLOCK
 ALL = {"return_lse": True, "return_weights": True}
@@ -102,6 +102,31 @@ def test_rows_beyond_two_gigabytes_are_read_where_they_are(engine, stride, n_que
     if engine[0] == "native":
         copies = scaled_dot_product_attention(query, key.copy(), value.copy())
         support.assert_same_bits(output, copies)
+
+
+@pytest.mark.parametrize("name", [case(n, id=f"A26-{n}") for n in ("query", "bias", "out", "x")])
+def test_every_array_may_reach_beyond_two_gigabytes(engine, name):
+    query, key, value = support.qkv(8, n_query=3, n_key=4)
+    try:
+        far = far_rows(3, 4, 2**31 + 64)
+    except OSError as error:
+        pytest.skip(f"no sparse file of this size: {error}")
+    far[...] = query[0]
+    near = far.copy()
+    if name == "query":
+        output = scaled_dot_product_attention(far[None], key, value)
+        expected = scaled_dot_product_attention(near[None], key, value)
+    elif name == "bias":
+        output = scaled_dot_product_attention(query, key, value, bias=far)
+        expected = scaled_dot_product_attention(query, key, value, bias=near)
+    elif name == "out":
+        output = scaled_dot_product_attention(query, key, value, out=far[None])
+        expected = scaled_dot_product_attention(query, key, value)
+    else:
+        output = np.stack([softmax(far, axis) for axis in (0, 1)])
+        expected = np.stack([softmax(near, axis) for axis in (0, 1)])
+        support.assert_same_bits(softmax(far, out=far).copy(), expected[1])
+    support.assert_same_bits(np.ascontiguousarray(output), expected)
 
 
 @pytest.mark.parametrize("n_key", [case(n, id=f"A28-{n}") for n in (1, K - 1, K, K + 1, 2 * K + 1)])
