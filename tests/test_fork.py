@@ -45,13 +45,19 @@ def check(pid):
 
 def check_result():
     assert compute() == expected
+
+def check_own_threads():
+    "The right result, by threads that live in this process."
+    check_result()
+    if ENGINE[1] and os.path.isdir("/proc/self/task"):
+        assert len(os.listdir("/proc/self/task")) == 3
 """
 
 SCENES = {
     "after a call": """
 expected = compute()
 for _ in range(3):
-    check(in_child(check_result))
+    check(in_child(check_own_threads))
     check_result()
 """,
     "before the first call": """
