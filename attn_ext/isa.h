@@ -34,6 +34,15 @@
 #define FA_RESTRICT restrict
 #endif
 
+/* Before a loop of a small constant count whose arrays are to stay in registers. */
+#if defined(__clang__)
+#define FA_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define FA_UNROLL _Pragma("GCC unroll 16")
+#else
+#define FA_UNROLL
+#endif
+
 #if defined(__GNUC__)
 #define FA_PREFETCH(address) __builtin_prefetch(address)
 #else

@@ -2,9 +2,13 @@
 #define FEW_ROWS 8
 #define KEY_VECS 4
 #define KEYS_AT_ONCE (KEY_VECS * VEC_LANES)
-#define VALUES_AT_ONCE 8  /* whose weights one row keeps in registers */
-#define VALUES_FOR_ROWS 4 /* that several rows share */
+#define VALUES_AT_ONCE 8 /* in one pass over the output; one row keeps their weights in registers \
+                          */
 #define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
+
+#ifndef TURNED_COLUMNS
+#define TURNED_COLUMNS VEC_LANES /* columns that v_load_turned gives */
+#endif
 
 typedef struct few {
     const group *g;
@@ -32,102 +36,152 @@ FA_INLINE void prefetch_row(const row_view *view, int64_t i, int64_t n_column) {
 
 /* ---- scores ---- */
 
-/* Columns d .. d + VEC_LANES of a row of n, 0 past its end. */
-FA_INLINE vec load_columns(const real *row, ptrdiff_t d, ptrdiff_t n) {
-    return d + VEC_LANES <= n ? v_load(row + d) : v_load_part(row + d, (int)(n - d));
+/* Columns d .. d + VEC_LANES of a row of n neighbouring elements as reals, 0 past its end. */
+FA_INLINE vec load_columns(fa_dtype dtype, const char *row, ptrdiff_t d, ptrdiff_t n) {
+    const char *from = row + d * (ptrdiff_t)dtype_size(dtype);
+    real lanes[VEC_LANES];
+    if (d + VEC_LANES <= n)
+        return v_widen(from, dtype);
+    if (dtype == REAL_DTYPE)
+        return v_load_part((const real *)from, (int)(n - d));
+    widen_row(lanes, from, dtype, n - d, 1);
+    return v_load_part(lanes, (int)(n - d));
 }
 
+/* Keys of a segment as the scores read them: rows of neighbouring elements. */
+typedef struct key_rows {
+    const char *data;
+    ptrdiff_t row;     /* bytes */
+    const real *scale; /* of int8 keys, or NULL */
+} key_rows;
+
 /* Columns k .. d of VEC_LANES keys, turned: t[i] is column k + i of all keys, 0 past d. */
-FA_INLINE void turn_last_columns(const real *key, ptrdiff_t key_row, ptrdiff_t k, ptrdiff_t d,
-                                 vec t[VEC_LANES]) {
+FA_INLINE void turn_last_columns(fa_dtype dtype, const char *key, ptrdiff_t row, ptrdiff_t k,
+                                 ptrdiff_t d, vec t[VEC_LANES]) {
     for (int i = 0; i < VEC_LANES; i++)
-        t[i] = load_columns(key + i * key_row, k, d);
+        t[i] = load_columns(dtype, key + i * row, k, d);
     v_transpose(t);
 }
 
-/* Ask for what the same place `ahead` reals on holds in VEC_LANES rows, a little with each load: in
- * a burst it would fill the miss buffers. */
-FA_INLINE void prefetch_keys(const real *key, ptrdiff_t key_row, ptrdiff_t ahead) {
-    for (int i = 0; i < VEC_LANES; i++)
-        FA_PREFETCH(key + i * key_row + ahead);
+/* How many columns are turned at once, so that the registers hold them beside the sums. */
+FA_INLINE int columns_turned(fa_dtype dtype, int n_row) {
+    return dtype == REAL_DTYPE && n_row > 2 ? TURNED_COLUMNS : VEC_LANES;
 }
 
-/* How far on to ask: for one row, which is through with its keys soonest, 64 columns on, in the
- * rows of the next keys once these end; for more rows, the same columns of the next keys. */
-FA_INLINE ptrdiff_t distance_ahead(int n_row, int n_vec, ptrdiff_t key_row, ptrdiff_t k,
-                                   ptrdiff_t d) {
-    const ptrdiff_t next = n_vec * VEC_LANES * key_row;
+FA_INLINE void turn_columns(fa_dtype dtype, int n, const char *key, ptrdiff_t row, vec *t) {
+    if (dtype == REAL_DTYPE) {
+        for (int i = 0; i < n; i += TURNED_COLUMNS)
+            v_load_turned((const real *)key + i, row / (ptrdiff_t)sizeof(real), t + i);
+        return;
+    }
+    FA_UNROLL
+    for (int i = 0; i < VEC_LANES; i++)
+        t[i] = v_widen(key + i * row, dtype);
+    v_transpose(t);
+}
+
+/* Ask for what VEC_LANES rows hold `ahead` bytes on, once per cache line, a little with each load:
+ * in a burst it would fill the miss buffers. */
+FA_INLINE void prefetch_keys(const char *key, ptrdiff_t row, ptrdiff_t ahead) {
+    FA_UNROLL
+    for (int i = 0; i < VEC_LANES; i++)
+        FA_PREFETCH(key + i * row + ahead);
+}
+
+/* How far on to ask, in bytes: for one row, which is through with its keys soonest, 256 on, in the
+ * rows of the next keys once these end; for more rows, the same place of the next keys. */
+FA_INLINE ptrdiff_t distance_ahead(int n_row, int n_vec, ptrdiff_t row, ptrdiff_t at,
+                                   ptrdiff_t end) {
+    const ptrdiff_t next = n_vec * VEC_LANES * row;
     if (n_row > 1)
         return next;
-    return k + 64 < d ? 64 : next + 64 - d;
+    return at + 256 < end ? 256 : next + 256 - end;
 }
 
-/* Scores of n_vec vectors of keys, key_row reals apart, for n_row rows from row r on. Their product
- * is the number of fma chains: 4 at least, to hide the latency of one. */
-FA_INLINE void score_keys(int n_row, int n_vec, const few *f, int r, const real *key,
-                          ptrdiff_t key_row, const real *key_scale, real *scores) {
-    const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
+/* Scores of n_vec vectors of keys for n_row rows from row r on. Their product is the number of fma
+ * chains: 4 at least, to hide the latency of one. */
+FA_INLINE void score_keys(fa_dtype dtype, int n_row, int n_vec, const few *f, int r, key_rows keys,
+                          real *scores) {
+    const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head, size = (ptrdiff_t)dtype_size(dtype);
     const real *query = f->query + r * d;
     vec dot[4][KEY_VECS], t[VEC_LANES];
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < n_vec; v++)
             dot[m][v] = v_set1(0);
+    const int n_turned = columns_turned(dtype, n_row);
     ptrdiff_t k = 0;
-    for (; k + VEC_LANES <= d; k += VEC_LANES) {
-        const ptrdiff_t ahead = distance_ahead(n_row, n_vec, key_row, k, d);
+    for (; k + n_turned <= d; k += n_turned) {
+        const ptrdiff_t ahead = distance_ahead(n_row, n_vec, keys.row, k * size, d * size);
         for (int v = 0; v < n_vec; v++) {
-            const real *place = key + v * VEC_LANES * key_row + k;
-            prefetch_keys(place, key_row, ahead);
-            v_load_turned(place, key_row, t);
-            for (int i = 0; i < VEC_LANES; i++)
-                for (int m = 0; m < n_row; m++)
-                    dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
+            const char *place = keys.data + v * VEC_LANES * keys.row + k * size;
+            prefetch_keys(place, keys.row, ahead);
+            turn_columns(dtype, n_turned, place, keys.row, t);
+            FA_UNROLL
+            for (int i = 0; i < n_turned; i++)
+                FA_UNROLL
+            for (int m = 0; m < n_row; m++)
+                dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
         }
     }
     for (int v = 0; v < n_vec && k < d; v++) {
-        turn_last_columns(key + v * VEC_LANES * key_row, key_row, k, d, t);
+        turn_last_columns(dtype, keys.data + v * VEC_LANES * keys.row, keys.row, k, d, t);
         for (int i = 0; i < d - k; i++)
             for (int m = 0; m < n_row; m++)
                 dot[m][v] = v_fma(v_set1(query[m * d + k + i]), t[i], dot[m][v]);
     }
     const vec factor = v_set1(f->g->score_factor);
     for (int v = 0; v < n_vec; v++) {
-        const vec scale = key_scale ? v_load(key_scale + v * VEC_LANES) : v_set1(0);
+        const vec scale = keys.scale ? v_load(keys.scale + v * VEC_LANES) : v_set1(0);
         for (int m = 0; m < n_row; m++) {
-            const vec x = key_scale ? v_mul(dot[m][v], scale) : dot[m][v];
+            const vec x = keys.scale ? v_mul(dot[m][v], scale) : dot[m][v];
             v_store(scores + (r + m) * SEGMENT_KEYS + v * VEC_LANES, v_mul(x, factor));
         }
     }
 }
 
 /* Scores of KEYS_AT_ONCE keys for all rows. */
-static void score_rows_of_keys(const few *f, const real *key, ptrdiff_t key_row,
-                               const real *key_scale, real *scores) {
+FA_INLINE void score_rows_as(fa_dtype dtype, const few *f, key_rows keys, real *scores) {
     int r = 0;
     for (; r + 2 <= f->n_row; r += r + 4 <= f->n_row ? 4 : 2)
-        for (int v = 0; v < KEY_VECS; v += 2) {
-            const int first = v * VEC_LANES;
-            const real *scale = key_scale ? key_scale + first : NULL;
+        for (int first = 0; first < KEYS_AT_ONCE; first += 2 * VEC_LANES) {
+            key_rows part = keys;
+            part.data += first * keys.row;
+            part.scale = keys.scale ? keys.scale + first : NULL;
             if (r + 4 <= f->n_row)
-                score_keys(4, 2, f, r, key + first * key_row, key_row, scale, scores + first);
+                score_keys(dtype, 4, 2, f, r, part, scores + first);
             else
-                score_keys(2, 2, f, r, key + first * key_row, key_row, scale, scores + first);
+                score_keys(dtype, 2, 2, f, r, part, scores + first);
         }
     if (r < f->n_row)
-        score_keys(1, KEY_VECS, f, r, key, key_row, key_scale, scores);
+        score_keys(dtype, 1, KEY_VECS, f, r, keys, scores);
 }
 
-/* KEYS_AT_ONCE keys from j on as rows of reals, of which n exist: the caller's memory or a copy. */
-FA_INLINE const real *rows_of_keys(const few *f, int64_t j, int n, ptrdiff_t *key_row) {
+static void score_rows_of_keys(fa_dtype dtype, const few *f, key_rows keys, real *scores) {
+    switch (dtype) {
+    case REAL_DTYPE: score_rows_as(REAL_DTYPE, f, keys, scores); break;
+#if FA_REAL_BITS == 64
+    case FA_FLOAT32: score_rows_as(FA_FLOAT32, f, keys, scores); break;
+#endif
+    case FA_FLOAT16: score_rows_as(FA_FLOAT16, f, keys, scores); break;
+    case FA_BFLOAT16: score_rows_as(FA_BFLOAT16, f, keys, scores); break;
+    default: score_rows_as(FA_INT8, f, keys, scores); break;
+    }
+}
+
+/* KEYS_AT_ONCE keys from j on, of which n exist: the caller's memory, or a copy as reals. */
+FA_INLINE key_rows rows_of_keys(const few *f, int64_t j, int n, fa_dtype *dtype) {
     const row_view *keys = &f->g->key;
     const ptrdiff_t d = (ptrdiff_t)f->g->call->d_head;
-    if (keys->dtype == REAL_DTYPE && keys->column == 1 && n == KEYS_AT_ONCE) {
-        *key_row = keys->row;
-        return (const real *)row_at(keys, j);
+    if (keys->column == 1 && n == KEYS_AT_ONCE) {
+        const key_rows rows = {row_at(keys, j), keys->row * (ptrdiff_t)dtype_size(keys->dtype),
+                               NULL};
+        *dtype = keys->dtype;
+        return rows;
     }
     widen_rows(f->key, keys, j, n, d);
-    *key_row = d;
-    return f->key;
+    const key_rows copy = {(const char *)f->key, d * (ptrdiff_t)sizeof(real), NULL};
+    *dtype = REAL_DTYPE;
+    return copy;
 }
 
 /* A segment is a multiple of KEYS_AT_ONCE, and steps are counted from its start, so the last keys
@@ -138,13 +192,13 @@ FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_firs
     const int64_t skipped = (range.first - segment_first) % KEYS_AT_ONCE;
     for (int64_t j = range.first - skipped; j < range.end; j += KEYS_AT_ONCE) {
         const int n = (int)min_i64(KEYS_AT_ONCE, range.end - j);
-        ptrdiff_t key_row;
-        const real *key = rows_of_keys(f, j, n, &key_row);
+        fa_dtype dtype;
+        key_rows keys = rows_of_keys(f, j, n, &dtype);
         if (scale->data)
             widen_row(lanes, row_at(scale, 0) + j * scale->column * (ptrdiff_t)sizeof(real),
                       REAL_DTYPE, n, scale->column);
-        score_rows_of_keys(f, key, key_row, scale->data ? lanes : NULL,
-                           f->scores + (j - segment_first));
+        keys.scale = scale->data ? lanes : NULL;
+        score_rows_of_keys(dtype, f, keys, f->scores + (j - segment_first));
     }
 }
 
@@ -245,14 +299,19 @@ static int softmax_row(few *f, int r, int64_t first_key, int n, real *scores, re
 
 /* ---- output ---- */
 
-FA_INLINE const real *value_row(const few *f, int64_t j, int slot) {
+/* Row j of the values with neighbouring columns: the caller's memory, or a copy in a slot. */
+FA_INLINE const char *value_row(const few *f, int64_t j, int slot) {
     const row_view *value = &f->g->value;
     const char *row = row_at(value, j);
-    if (value->dtype == REAL_DTYPE && value->column == 1)
-        return (const real *)row;
+    if (value->column == 1)
+        return row;
     real *copy = f->value + slot * f->width;
     widen_row(copy, row, value->dtype, f->g->call->d_value, value->column);
-    return copy;
+    return (const char *)copy;
+}
+
+FA_INLINE fa_dtype value_dtype(const few *f) {
+    return f->g->value.column == 1 ? f->g->value.dtype : REAL_DTYPE;
 }
 
 /* sum += w v of n keys, in order, for one vector of columns. */
@@ -263,7 +322,8 @@ FA_INLINE vec add_weighted(int n, const vec *w, const vec *v, vec sum) {
 }
 
 /* block_out += w v of VALUES_AT_ONCE keys from column j of the scores on, for one row. */
-static void add_values_to_row(const few *f, const real *const value[VALUES_AT_ONCE], int j) {
+FA_INLINE void add_values_to_row(fa_dtype dtype, const few *f,
+                                 const char *const value[VALUES_AT_ONCE], int j) {
     const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
     real *out = f->block_out;
     vec w[VALUES_AT_ONCE], v[VALUES_AT_ONCE];
@@ -271,39 +331,73 @@ static void add_values_to_row(const few *f, const real *const value[VALUES_AT_ON
         w[i] = v_set1(f->scores[j + i]);
     ptrdiff_t d = 0;
     for (; d + VEC_LANES <= n; d += VEC_LANES) {
+        FA_UNROLL
         for (int i = 0; i < VALUES_AT_ONCE; i++)
-            v[i] = v_load(value[i] + d);
+            v[i] = v_widen(value[i] + d * (ptrdiff_t)dtype_size(dtype), dtype);
         v_store(out + d, add_weighted(VALUES_AT_ONCE, w, v, v_load(out + d)));
     }
     if (d < n) {
         for (int i = 0; i < VALUES_AT_ONCE; i++)
-            v[i] = load_columns(value[i], d, n);
+            v[i] = load_columns(dtype, value[i], d, n);
         v_store(out + d, add_weighted(VALUES_AT_ONCE, w, v, v_load(out + d)));
     }
 }
 
-/* The same of VALUES_FOR_ROWS keys for all rows: each vector of values serves them all. */
-static void add_values_to_rows(const few *f, const real *const value[VALUES_FOR_ROWS], int j) {
-    /* locals: a vector store may alias anything, so fields would be read again after each */
+/* Two vectors of columns from d on, or the last one, for n_row rows: their sums stay in registers.
+ */
+FA_INLINE void add_columns_to_rows(fa_dtype dtype, int n_row, int n_vec, const few *f, int r,
+                                   const char *const value[VALUES_AT_ONCE], int j, ptrdiff_t d) {
     const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value, width = f->width;
-    const int n_row = f->n_row;
-    const real *weights = f->scores + j;
-    real *block_out = f->block_out;
-    for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
-        vec w[VALUES_FOR_ROWS], v[VALUES_FOR_ROWS];
-        for (int i = 0; i < VALUES_FOR_ROWS; i++)
-            v[i] = load_columns(value[i], d, n);
-        for (int r = 0; r < n_row; r++) {
-            real *out = block_out + r * width + d;
-            for (int i = 0; i < VALUES_FOR_ROWS; i++)
-                w[i] = v_set1(weights[r * SEGMENT_KEYS + i]);
-            v_store(out, add_weighted(VALUES_FOR_ROWS, w, v, v_load(out)));
+    const ptrdiff_t size = (ptrdiff_t)dtype_size(dtype);
+    const real *weights = f->scores + r * SEGMENT_KEYS + j;
+    real *out = f->block_out + r * width + d;
+    vec sum[4][2], v[2];
+    FA_UNROLL
+    for (int m = 0; m < n_row; m++)
+        for (int c = 0; c < n_vec; c++)
+            sum[m][c] = v_load(out + m * width + c * VEC_LANES);
+    FA_UNROLL
+    for (int i = 0; i < VALUES_AT_ONCE; i++) {
+        for (int c = 0; c < n_vec; c++)
+            v[c] = n_vec == 2 ? v_widen(value[i] + (d + c * VEC_LANES) * size, dtype)
+                              : load_columns(dtype, value[i], d, n);
+        FA_UNROLL
+        for (int m = 0; m < n_row; m++) {
+            const vec w = v_set1(weights[m * SEGMENT_KEYS + i]);
+            for (int c = 0; c < n_vec; c++)
+                sum[m][c] = v_fma(w, v[c], sum[m][c]);
         }
     }
+    FA_UNROLL
+    for (int m = 0; m < n_row; m++)
+        for (int c = 0; c < n_vec; c++)
+            v_store(out + m * width + c * VEC_LANES, sum[m][c]);
+}
+
+FA_INLINE void add_values_to_some_rows(fa_dtype dtype, int n_row, const few *f, int r,
+                                       const char *const value[VALUES_AT_ONCE], int j) {
+    const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
+    ptrdiff_t d = 0;
+    for (; d + 2 * VEC_LANES <= n; d += 2 * VEC_LANES)
+        add_columns_to_rows(dtype, n_row, 2, f, r, value, j, d);
+    for (; d < n; d += VEC_LANES)
+        add_columns_to_rows(dtype, n_row, 1, f, r, value, j, d);
+}
+
+/* The same for all rows. */
+FA_INLINE void add_values_to_rows(fa_dtype dtype, const few *f,
+                                  const char *const value[VALUES_AT_ONCE], int j) {
+    int r = 0;
+    for (; r + 4 <= f->n_row; r += 4)
+        add_values_to_some_rows(dtype, 4, f, r, value, j);
+    for (; r + 2 <= f->n_row; r += 2)
+        add_values_to_some_rows(dtype, 2, f, r, value, j);
+    if (r < f->n_row)
+        add_values_to_some_rows(dtype, 1, f, r, value, j);
 }
 
 /* block_out += w v for the rows that see this key. */
-static void add_value(const few *f, const real *value, int j, const real *visible) {
+static void add_value(const few *f, const char *value, int j, const real *visible) {
     const ptrdiff_t n = (ptrdiff_t)f->g->call->d_value;
     for (int r = 0; r < f->n_row; r++) {
         if (visible && visible[r * FA_KEY_BLOCK] == 0)
@@ -311,8 +405,33 @@ static void add_value(const few *f, const real *value, int j, const real *visibl
         const vec w = v_set1(f->scores[r * SEGMENT_KEYS + j]);
         for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
             real *out = f->block_out + r * f->width + d;
-            v_store(out, v_fma(w, load_columns(value, d, n), v_load(out)));
+            v_store(out, v_fma(w, load_columns(value_dtype(f), value, d, n), v_load(out)));
         }
+    }
+}
+
+/* VALUES_AT_ONCE values from key `first` on, whose weights start in column j of the scores. */
+FA_INLINE void add_values_as(fa_dtype dtype, const few *f, int64_t first, int j) {
+    const char *value[VALUES_AT_ONCE];
+    for (int i = 0; i < VALUES_AT_ONCE; i++) {
+        value[i] = value_row(f, first + i, i);
+        prefetch_row(&f->g->value, first + i + VALUES_AT_ONCE, f->g->call->d_value);
+    }
+    if (f->n_row == 1)
+        add_values_to_row(dtype, f, value, j);
+    else
+        add_values_to_rows(dtype, f, value, j);
+}
+
+static void add_several_values(const few *f, int64_t first, int j) {
+    switch (value_dtype(f)) {
+    case REAL_DTYPE: add_values_as(REAL_DTYPE, f, first, j); break;
+#if FA_REAL_BITS == 64
+    case FA_FLOAT32: add_values_as(FA_FLOAT32, f, first, j); break;
+#endif
+    case FA_FLOAT16: add_values_as(FA_FLOAT16, f, first, j); break;
+    case FA_BFLOAT16: add_values_as(FA_BFLOAT16, f, first, j); break;
+    default: add_values_as(FA_INT8, f, first, j); break;
     }
 }
 
@@ -321,24 +440,10 @@ FA_NOINLINE void add_block(const few *f, int64_t first, int begin, int n, int at
                            const real *alpha) {
     memset(f->block_out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
     int j = begin;
-    if (f->careful) {
-        for (; j < n; j++)
-            add_value(f, value_row(f, first + j, 0), at + j, f->visible + j);
-    } else {
-        const real *value[VALUES_AT_ONCE];
-        for (; j + VALUES_AT_ONCE <= n; j += VALUES_AT_ONCE) {
-            for (int i = 0; i < VALUES_AT_ONCE; i++) {
-                value[i] = value_row(f, first + j + i, i);
-                prefetch_row(&f->g->value, first + j + i + VALUES_AT_ONCE, f->g->call->d_value);
-            }
-            if (f->n_row == 1)
-                add_values_to_row(f, value, at + j);
-            for (int i = 0; f->n_row > 1 && i < VALUES_AT_ONCE; i += VALUES_FOR_ROWS)
-                add_values_to_rows(f, value + i, at + j + i);
-        }
-        for (; j < n; j++)
-            add_value(f, value_row(f, first + j, 0), at + j, NULL);
-    }
+    for (; !f->careful && j + VALUES_AT_ONCE <= n; j += VALUES_AT_ONCE)
+        add_several_values(f, first + j, at + j);
+    for (; j < n; j++)
+        add_value(f, value_row(f, first + j, 0), at + j, f->careful ? f->visible + j : NULL);
     for (int r = 0; r < f->n_row; r++)
         for (ptrdiff_t d = 0; d < f->width; d += VEC_LANES) {
             real *o = f->segment_out + r * f->width + d;

@@ -82,25 +82,23 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
     }
 }
 
-/* A VEC_LANES x VEC_LANES block of rows `row` reals apart, turned while it is loaded: halves of
- * rows i and i + 4 meet in one register, which saves a third of the shuffles. */
+/* TURNED_COLUMNS columns of VEC_LANES rows, `row` reals apart, turned while they are loaded: halves
+ * of rows i and i + 4 meet in one register, which saves a third of the shuffles. */
+#define TURNED_COLUMNS 4
 FA_INLINE vec v_load_halves(const real *low, const real *high) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
 }
 FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
     const real *q = p + 4 * row;
-    for (int half = 0; half < 8; half += 4) {
-        const vec a = v_load_halves(p + half, q + half);
-        const vec b = v_load_halves(p + row + half, q + row + half);
-        const vec c = v_load_halves(p + 2 * row + half, q + 2 * row + half);
-        const vec d = v_load_halves(p + 3 * row + half, q + 3 * row + half);
-        const vec ab0 = _mm256_unpacklo_ps(a, b), ab1 = _mm256_unpackhi_ps(a, b);
-        const vec cd0 = _mm256_unpacklo_ps(c, d), cd1 = _mm256_unpackhi_ps(c, d);
-        r[half] = _mm256_shuffle_ps(ab0, cd0, 0x44);
-        r[half + 1] = _mm256_shuffle_ps(ab0, cd0, 0xee);
-        r[half + 2] = _mm256_shuffle_ps(ab1, cd1, 0x44);
-        r[half + 3] = _mm256_shuffle_ps(ab1, cd1, 0xee);
-    }
+    const vec a = v_load_halves(p, q), b = v_load_halves(p + row, q + row);
+    const vec c = v_load_halves(p + 2 * row, q + 2 * row);
+    const vec d = v_load_halves(p + 3 * row, q + 3 * row);
+    const vec ab0 = _mm256_unpacklo_ps(a, b), ab1 = _mm256_unpackhi_ps(a, b);
+    const vec cd0 = _mm256_unpacklo_ps(c, d), cd1 = _mm256_unpackhi_ps(c, d);
+    r[0] = _mm256_shuffle_ps(ab0, cd0, 0x44);
+    r[1] = _mm256_shuffle_ps(ab0, cd0, 0xee);
+    r[2] = _mm256_shuffle_ps(ab1, cd1, 0x44);
+    r[3] = _mm256_shuffle_ps(ab1, cd1, 0xee);
 }
 
 /* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
