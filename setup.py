@@ -4,8 +4,9 @@ FAST_ATTENTION_BUILD=wide16 adds the test-only instruction set of that name, nev
 
 Metadata and tool settings are in pyproject.toml. The extension keeps to the stable ABI of
 Python 3.11, so one wheel serves all later versions; free-threaded builds have no stable ABI
-and get a wheel each. No flag here raises the instruction set above the compiler's baseline
-(attn_ext/isa/ does that in marked regions, chosen at run time) or relaxes floating point.
+and get a wheel each, and so does each version on Android, where a module is linked with the
+library of its Python (PEP 738). No flag here raises the instruction set above the compiler's
+baseline (attn_ext/isa/ does that in marked regions, chosen at run time) or relaxes floating point.
 A native build that fails, fails: there is no silent fall back to the package without it.
 """
 
@@ -24,7 +25,7 @@ PACKAGE = Path("src/fast_attention")
 THREADS = [] if sys.platform in ("win32", "emscripten") else ["-pthread"]
 GCC_FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"]
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
-STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
+STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED") and sys.platform != "android"
 
 
 class NativeBuild(build_ext):
