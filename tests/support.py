@@ -21,6 +21,8 @@ ENGINES = list(_backend.available())
 NATIVE_ENGINES = [engine for engine in ENGINES if engine[0] == "native"]
 FLOATS = [np.float16, np.float32, np.float64] + ([bfloat16] if bfloat16 else [])
 FALLBACK_TILE_ROWS = 64
+# From Python 3.14 a new thread may start in the context of its parent; without the GIL it does.
+THREADS_INHERIT_CONTEXT = bool(getattr(sys.flags, "thread_inherit_context", False))
 
 
 def native():

@@ -14,7 +14,8 @@ folder=$(realpath -m "${1:-/tmp/fast-attention-free-threaded}")
 shift || true
 python=$folder/python/bin/python3.13t
 
-# fetch_source: Debian's source package, by package lists of its own that leave the system's alone.
+# fetch_source: CPython's source as Debian packs it but without its patches, which look for modules
+# where the system's Python has them. Lists of packages of our own leave the system's alone.
 fetch_source() {
     local options=(
         -o "Dir::Etc::SourceList=$folder/sources.list"
@@ -27,27 +28,28 @@ fetch_source() {
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
         "http://deb.debian.org/debian trixie main" >"$folder/sources.list"
     apt-get "${options[@]}" -q update
-    (cd "$folder" && apt-get "${options[@]}" -q source python3.13)
+    cd "$folder"
+    apt-get "${options[@]}" -q source --download-only python3.13
+    dpkg-source --no-check --skip-patches -x python3.13_*.dsc cpython
 }
 
 build_python() {
     fetch_source
-    cd "$folder"/python3.13-*/
-    # Debian's ensurepip refuses to run outside of its own package.
-    ./configure -q --prefix="$folder/python" --disable-gil --without-ensurepip
+    cd cpython
+    ./configure -q --prefix="$folder/python" --disable-gil
     make -s -j "${JOBS:-1}" >"$folder/build.log" 2>&1
     make -s install >>"$folder/build.log" 2>&1
     cd "$folder"
-    rm -r python3.13-*/
+    rm -r cpython
 }
 
 # The source tree is copied: a build in place would leave its module to the Python in use there.
 install_package() {
     rm -rf "$folder/venv" "$folder/source"
-    "$python" -m venv --without-pip "$folder/venv"
+    "$python" -m venv "$folder/venv"
     mkdir "$folder/source"
     git -C "$root" ls-files -z | tar -C "$root" --null -T - -c | tar -C "$folder/source" -x
-    python3 -m pip --python "$folder/venv/bin/python" install -q --only-binary numpy,ml_dtypes \
+    "$folder/venv/bin/pip" install -q --only-binary numpy,ml_dtypes,hypothesis \
         "$folder/source[test]" pytest-run-parallel
 }
 
@@ -62,7 +64,7 @@ assert fast_attention.backend() == "native", fast_attention.backend()
 assert not sys._is_gil_enabled(), "importing the package switched the GIL on"
 print(sys.version, fast_attention.show_config(), sep="\n")
 PYTHON
-    "$folder/venv/bin/pytest" --parallel-threads=2 "$@"
+    PYTHONPATH=tests/platform "$folder/venv/bin/pytest" -p inherit_context --parallel-threads=2 "$@"
 }
 
 mkdir -p "$folder"
