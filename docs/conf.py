@@ -4,7 +4,7 @@ from fast_attention import __version__
 
 project = "fast_attention"
 author = "the fast_attention developers"
-copyright = author  # noqa: A001 (Sphinx's name)
+copyright = author
 release = version = __version__
 
 extensions = [
