@@ -123,6 +123,7 @@ def with_mode(mode):
     return {} if mode is None else {"qk_matmul_output_mode": mode}
 
 
+@pytest.mark.thread_unsafe(reason="measures the memory of the whole process")
 def test_short_mask_is_used_without_a_copy(native_engine):
     n_query, n_key = 1000, 2000
     call = draw(4, batch=1, heads=1, kv_heads=1, n_query=n_query, n_key=n_key)

@@ -32,6 +32,7 @@ def test_fallback_in_blocks_of_any_size_is_within_the_bound(monkeypatch, shape, 
             support.assert_same_bits(out, np.asarray(expected))
 
 
+@pytest.mark.thread_unsafe(reason="measures the memory of the whole process")
 @pytest.mark.parametrize("dtype", ["f2", "f4"])
 @pytest.mark.parametrize(
     ("shape", "axis"), [((2, 2_000_000), -1), ((2_000_000, 2), 0), ((2000, 2000), -1)]
