@@ -45,7 +45,8 @@ unpack_debian() {
 write_wrapper() {
     cat >"$folder/python" <<WRAPPER
 #!/bin/sh
-export PYTHONHOME=$debian/usr PYTHONPATH=$folder/package:$debian/usr/lib/python3/dist-packages
+export PYTHONHOME=$debian/usr
+export PYTHONPATH="\${PYTHONPATH:-$folder/package:$debian/usr/lib/python3/dist-packages}"
 exec $qemu -L $debian -0 $folder/python $(echo "$debian"/usr/bin/python3.*[0-9]) "\$@"
 WRAPPER
     chmod +x "$folder/python"
