@@ -274,6 +274,8 @@ def test_underflow_makes_no_negative_zero():
 ONE = np.ones((2, 3, 4), "f4")
 LOG = np.ones((2, 3), "f4")
 ERRORS = {
+    "outputs are nothing": (TypeError, (None, [LOG]), {}, ["outputs", "sequence", "NoneType"]),
+    "lses are a number": (TypeError, ([ONE], np.float32(0)), {}, ["lses", "sequence", "float32"]),
     "no part": (ValueError, ([], []), {}, ["outputs is empty"]),
     "counts differ": (ValueError, ([ONE, ONE], [LOG]), {}, ["2 outputs", "1 lses"]),
     "shapes differ": (

@@ -11,7 +11,7 @@ has seen no key: it is left out by selection, whatever its output holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,11 @@ def merge_attention(
 
 def _read(outputs: Any, lses: Any) -> tuple[list[Array], list[Array]]:
     """Return both as arrays that fit together."""
+    for name, given in (("outputs", outputs), ("lses", lses)):
+        if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+            raise TypeError(
+                f"{name} must be a sequence with one array per part, not {type(given).__name__}"
+            )
     parts = [as_operand(f"outputs[{n}]", part) for n, part in enumerate(outputs)]
     logs = [as_operand(f"lses[{n}]", log) for n, log in enumerate(lses)]
     if len(parts) != len(logs):
