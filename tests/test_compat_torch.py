@@ -136,6 +136,9 @@ ERRORS = {
     "dtypes": ({"key": np.zeros((2, 5, 4))}, TypeError, "float32, float64 and float32"),
     "int mask": ({"attn_mask": np.ones((3, 5), int)}, TypeError, "attn_mask has dtype int64"),
     "wide mask": ({"attn_mask": np.ones((3, 5))}, TypeError, "float64, expected bool"),
+    "mask for float32": (
+        {"attn_mask": np.ones((3, 5), "f2")}, TypeError, r"bool \(True = attend\) or float32$",
+    ),
     "narrow mask": ({"attn_mask": np.ones((3, 5), "f2")}, TypeError, "attn_mask has dtype float16"),
     "mask": ({"attn_mask": np.ones((3, 4), bool)}, ValueError, "does not broadcast"),
     "larger mask": ({"attn_mask": np.ones((2, 2, 3, 5), bool)}, ValueError, "does not broadcast"),
@@ -146,6 +149,14 @@ ERRORS = {
         {"query": np.zeros((3, 3, 4), "f4"), "enable_gqa": True}, ValueError, "multiple of the 2",
     ),
 }  # fmt: skip
+
+
+def test_float_mask_of_ones_and_zeros_is_added_without_a_warning_as_in_pytorch(engine):
+    query, key, value = support.qkv(9)
+    mask = np.tril(np.ones((3, 5), "f4"))
+    expected = oracle.attention(query, key, value, mask)
+    output = scaled_dot_product_attention(query, key, value, mask)
+    support.assert_output_near(output, expected)
 
 
 @pytest.mark.parametrize("name", list(ERRORS))

@@ -178,6 +178,24 @@ def test_log_goes_where_the_program_sends_it():
     assert child.stderr == ""
 
 
+OTHERS = """
+import numpy as np
+import fast_attention as f
+from fast_attention.compat import jax, onnx, torch
+x = np.ones((1, 2, 3, 4), "f4")
+f.self_attention(x[0, 0])
+torch.scaled_dot_product_attention(x, x, x)
+jax.dot_product_attention(x, x, x)
+onnx.attention(x, x, x)
+"""
+
+
+def test_verbose_logs_attention_under_its_other_names():
+    child = support.run_python(OTHERS, FAST_ATTENTION_VERBOSE="1")
+    assert child.returncode == 0, child.stderr
+    assert len(child.stderr.splitlines()) == 4
+
+
 @pytest.mark.parametrize("text", ["yes", "2", "-1"])
 def test_invalid_variable_is_an_error_that_says_what_is_valid(text):
     child = support.run_python("import fast_attention", FAST_ATTENTION_VERBOSE=text)

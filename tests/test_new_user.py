@@ -61,6 +61,12 @@ def test_float_mask_of_ones_and_zeros_warns_that_it_is_added(engine, mask):
     support.assert_output_near(selected, oracle.attention(*arrays(), mask.astype(bool)))
 
 
+def test_self_attention_warns_of_such_a_mask_where_it_is_called():
+    with pytest.warns(UserWarning, match="astype") as caught:
+        fast_attention.self_attention(arrays()[0][:, 0], attn_mask=causal("f4"))
+    assert [w.filename for w in caught] == [__file__]
+
+
 @pytest.mark.parametrize("function", ["attention_steps", "error_bound"])
 def test_other_functions_warn_of_such_a_mask_too(function):
     with pytest.warns(UserWarning, match="astype") as caught:
@@ -111,7 +117,9 @@ def test_arrays_with_heads_last_are_told_to_be_transposed(engine, n_key):
 
 def test_arrays_with_heads_last_and_a_mask_are_an_error(engine):
     turned = [x.transpose(0, 2, 1, 3) for x in arrays()]
-    assert "(6, 6)" in message(ValueError, *turned, causal(bool))
+    text = message(ValueError, *turned, causal(bool))
+    assert "(6, 6)" in text
+    assert "x.transpose(0, 2, 1, 3)" in text
 
 
 def test_transposed_key_is_told_not_to_be(engine):

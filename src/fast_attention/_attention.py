@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, SupportsFloat, Unpack, overload
 
 from . import _backend, _explain, _threads
-from ._descriptor import describe_attention
+from ._descriptor import AttentionDescriptor, describe_attention
 from ._dtypes import Array, ArrayInput
 from ._options import ScoreOptions, Window, warn_if_ends_differ, warn_if_meant_as_bool
 
@@ -324,6 +324,11 @@ def scaled_dot_product_attention(
     if query_offset is None:
         warn_if_ends_differ(described)
     warn_if_meant_as_bool(attn_mask, described)
+    return run(described)
+
+
+def run(described: AttentionDescriptor) -> Array | OutputLse | OutputWeights | OutputLseWeights:
+    """Compute a described call, logged if that is asked for; return what the caller wants."""
     if _explain.is_verbose:
         _explain.log_plan(described)
     _backend.attend(described)

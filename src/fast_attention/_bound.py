@@ -66,7 +66,8 @@ def error_bound(
     Warns
     -----
     UserWarning
-        As ``scaled_dot_product_attention``, if the alignment of queries and keys is left open.
+        As ``scaled_dot_product_attention``: if the alignment of queries and keys is left open, or
+        if a float `attn_mask` holds ones and zeros only.
 
     See Also
     --------

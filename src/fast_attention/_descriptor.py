@@ -27,7 +27,7 @@ from ._dtypes import (
     broadcast,
     native_layout,
 )
-from ._hints import heads_last, missing_axes, turned_key
+from ._hints import heads_last, mask_axes, turned_key
 from ._output import check_out, needs_a_detour
 
 
@@ -339,7 +339,7 @@ def _over_scores(name: str, mask: Array, shape: tuple[int, ...]) -> Array:
     try:
         return broadcast(name, mask, shape, "the scores (..., Hq, L, S) =")
     except ValueError as error:
-        raise ValueError(f"{error}{missing_axes(mask.shape, shape)}") from None
+        raise ValueError(f"{error}{mask_axes(mask.shape, shape)}") from None
 
 
 def _check_float_mask(mask: Array, bias: object) -> None:

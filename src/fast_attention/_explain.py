@@ -1,8 +1,8 @@
 """explain(): the plan of an attention call, without running it; and the log of such plans.
 
 How the native backend cuts a call into tasks is decided in C, once: the entry of the kernels fills
-the plan that it would otherwise follow. With FAST_ATTENTION_VERBOSE=1 each call of
-``scaled_dot_product_attention`` logs its plan before it runs.
+the plan that it would otherwise follow. With FAST_ATTENTION_VERBOSE=1 each call of attention logs
+its plan before it runs.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def explain(
 
     Notes
     -----
-    With the environment variable FAST_ATTENTION_VERBOSE=1 every call logs its plan, in one line, to
-    the logger ``fast_attention``, which then writes to stderr if the program has given it no
-    handler by the time of the import.
+    With the environment variable FAST_ATTENTION_VERBOSE=1 every call, one of ``self_attention`` or
+    of ``fast_attention.compat`` too, logs its plan, in one line, to the logger ``fast_attention``,
+    which then writes to stderr if the program has given it no handler by the time of the import.
 
     Examples
     --------

@@ -7,9 +7,10 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, Unpack, overload
 import numpy as np
 
 from ._arguments import read_count
-from ._attention import OutputLse, OutputLseWeights, OutputWeights, scaled_dot_product_attention
+from ._attention import OutputLse, OutputLseWeights, OutputWeights, run
+from ._descriptor import describe_attention
 from ._dtypes import FLOAT32, FLOAT64, Array, ArrayInput, as_operand, round_to
-from ._options import ScoreOptions, check_names
+from ._options import ScoreOptions, check_names, warn_if_meant_as_bool
 
 
 class _Options(ScoreOptions, total=False):
@@ -150,6 +151,11 @@ def self_attention(
         For shapes that do not fit: both are named. For the rest as
         ``scaled_dot_product_attention``.
 
+    Warns
+    -----
+    UserWarning
+        If a float `attn_mask` holds ones and zeros only: it was probably meant to be bool.
+
     See Also
     --------
     scaled_dot_product_attention : attention on queries, keys and values.
@@ -214,7 +220,7 @@ def self_attention(
         query, key, value = model.project()
     shape = (*model.x.shape[:-1], model.n_head * value.shape[-1])
     context = np.empty(shape, query.dtype)
-    result = scaled_dot_product_attention(
+    described = describe_attention(
         query,
         key,
         value,
@@ -223,6 +229,8 @@ def self_attention(
         return_weights=return_weights,
         **options,
     )
+    warn_if_meant_as_bool(options.get("attn_mask"), described)
+    result = run(described)
     output = model.finish(context)
     if isinstance(result, OutputLse):
         return OutputLse(output, result.lse)

@@ -60,7 +60,8 @@ def attention_steps(
     Warns
     -----
     UserWarning
-        As ``scaled_dot_product_attention``, if the alignment of queries and keys is left open.
+        As ``scaled_dot_product_attention``: if the alignment of queries and keys is left open, or
+        if a float `attn_mask` holds ones and zeros only.
 
     See Also
     --------

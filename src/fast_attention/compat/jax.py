@@ -10,7 +10,7 @@ from typing import Any, Literal, SupportsFloat, SupportsIndex, overload
 
 import numpy as np
 
-from .. import _backend
+from .._attention import run
 from .._descriptor import describe_attention
 from .._dtypes import Array, ArrayInput, as_array, as_operand, broadcast
 from ._lengths import read_lengths
@@ -170,8 +170,8 @@ def dot_product_attention(
         return_lse=return_residual,
         out=_heads_first("output", output),
     )
-    _backend.attend(d)
-    lse = d.results()[1]
+    run(d)
+    lse = d.returned[1]
     _fill_padding(output, query_lengths, 0)
     if lse is None:
         return output

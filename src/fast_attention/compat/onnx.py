@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Unpack, overload
 
 import numpy as np
 
-from .. import _backend
+from .._attention import run
 from .._descriptor import AttentionDescriptor, describe_attention
 from .._dtypes import FLOAT64, Array, ArrayInput, round_to
 from ._onnx_inputs import (
@@ -203,8 +203,8 @@ def attention(
         return_weights=read.mode == 3,
         out=y_by_heads,
     )
-    _backend.attend(d)
-    weights = d.results()[2]
+    run(d)
+    weights = d.returned[2]
     outputs = _rounded(y, dtype), key, value
     if read.mode is None:
         return AttentionOutputs(*outputs)

@@ -10,7 +10,8 @@ from typing import SupportsFloat
 
 import numpy as np
 
-from .._attention import scaled_dot_product_attention as _attend
+from .._attention import run
+from .._descriptor import describe_attention
 from .._dtypes import FLOAT32, Array, ArrayInput, as_array, as_operand
 
 __all__ = ["scaled_dot_product_attention"]
@@ -101,7 +102,12 @@ def scaled_dot_product_attention(
         _check_mask(attn_mask, q, is_causal)
     if not enable_gqa:
         _check_heads(q, k, v)
-    return _attend(q, k, v, attn_mask, is_causal=is_causal, scale=scale, query_offset=0)
+    described = describe_attention(
+        q, k, v, attn_mask, is_causal=is_causal, scale=scale, query_offset=0
+    )
+    output = run(described)
+    assert isinstance(output, np.ndarray)
+    return output
 
 
 def _check_mask(attn_mask: ArrayInput, query: Array, is_causal: bool) -> None:
@@ -109,9 +115,9 @@ def _check_mask(attn_mask: ArrayInput, query: Array, is_causal: bool) -> None:
         raise ValueError("attn_mask and is_causal=True are both given, expected one of them")
     dtype = as_array("attn_mask", attn_mask).dtype
     if dtype not in (np.bool_, FLOAT32, query.dtype):
+        own = "" if query.dtype == FLOAT32 else f" or {query.dtype}, the dtype of the query"
         raise TypeError(
-            f"attn_mask has dtype {dtype}, expected bool (True = attend), float32 or "
-            f"{query.dtype}, the dtype of the query"
+            f"attn_mask has dtype {dtype}, expected bool (True = attend) or float32{own}"
         )
 
 
