@@ -42,7 +42,7 @@ from ._explain import AttentionPlan, explain
 from ._merge import merge_attention
 from ._self_attention import self_attention
 from ._softmax import log_softmax, logsumexp, softmax, softmax_vjp
-from ._steps import attention_steps
+from ._steps import AttentionSteps, attention_steps
 from ._threadpoolctl import register_controller
 from ._threads import get_num_threads, set_num_threads, threads
 from ._version import __version__
@@ -51,6 +51,7 @@ register_controller()
 
 __all__ = [
     "AttentionPlan",
+    "AttentionSteps",
     "__version__",
     "attention_steps",
     "backend",

@@ -218,6 +218,10 @@ def softmax_vjp(
     TypeError, numpy.exceptions.AxisError, ValueError
         As ``softmax``; ValueError also if the shapes differ.
 
+    See Also
+    --------
+    softmax : what this is the gradient of.
+
     Notes
     -----
     With u and n as in ``softmax`` and s the sum over the row of ``grad * y``::

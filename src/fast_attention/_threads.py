@@ -43,6 +43,15 @@ class threads(contextlib.ContextDecorator):  # noqa: N801  (reads as a statement
     n : int
         Number of threads, at least 1.
 
+    Raises
+    ------
+    TypeError, ValueError
+        As ``set_num_threads``; None is no number here.
+
+    See Also
+    --------
+    set_num_threads : the same for the whole process.
+
     Notes
     -----
     Blocks may be nested; the innermost counts. One object may be entered several times, also by
@@ -81,7 +90,7 @@ def set_num_threads(n: int | None) -> None:
     TypeError
         If `n` is not an int.
     ValueError
-        If `n` is below 1.
+        If `n` is below 1, or above ``2**31 - 1``.
 
     See Also
     --------
