@@ -56,8 +56,8 @@ fa_status FA_ATTENTION(const fa_attention *call) {
         return FA_NO_MEMORY;
     const size_t scratch_bytes = (size_t)n_worker * job.scratch_reals * sizeof(real) + 64;
     if (call->plan) {
-        *call->plan = (fa_plan){rows <= FEW_ROWS ? "few" : "tile", min_i64(rows, TILE_ROWS),
-                                n_task, n_worker, scratch_bytes};
+        *call->plan = (fa_plan){rows <= FEW_ROWS ? "few" : "tile", min_i64(rows, TILE_ROWS), n_task,
+                                n_worker, scratch_bytes};
         return FA_OK;
     }
     char *memory = malloc(scratch_bytes);

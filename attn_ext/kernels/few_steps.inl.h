@@ -2,8 +2,9 @@
 #define FEW_ROWS 8
 #define KEY_VECS 4
 #define KEYS_AT_ONCE (KEY_VECS * VEC_LANES)
-#define VALUES_AT_ONCE 8 /* in one pass over the output; one row keeps their weights in registers \
-                          */
+#define VALUES_AT_ONCE \
+    8 /* in one pass over the output; one row keeps their weights in registers \
+       */
 #define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
 
 #ifndef TURNED_COLUMNS
@@ -234,6 +235,8 @@ static void finish_row(const few *f, int r, int64_t first_key, int n, real *scor
         if (g->has_long_form) {
             const vec bias = rule->bias ? v_load(f->bias + j) : v_set1(0);
             const vec apart = g->form.has_slopes ? key_distances(rule, first_key, j) : v_set1(0);
+            if (g->form.softcap != 0)
+                x = cap_score(&g->form, x);
             x = long_form(&g->form, x, v_set1(rule->slope), apart, bias);
         }
         if (rule->mask)

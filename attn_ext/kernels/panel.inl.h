@@ -60,39 +60,13 @@ static void transpose_rows(real *FA_RESTRICT to, const char *const rows[VEC_LANE
     }
 }
 
-/* ---- scores ---- */
+/* ---- what the options say about scores ---- */
 
-FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const real *query, int j) {
-    const vec factor = v_set1(t->g->score_factor);
-    const real *key_scale = scale_of_key(&t->g->key_scale, b->first_key + j);
-    const ptrdiff_t scale_step = t->g->key_scale.column;
-    real *scores = t->scores + j * PANEL;
-    const row_sums dot = multiply_rows(n_row, b->key + j * b->key_row, b->key_row, b->key_step,
-                                       query, t->g->call->d_head);
-    for (int v = 0; v < PANEL_VECS; v++) {
-        vec max = v_load(t->block_max + v * VEC_LANES);
-        for (int m = 0; m < n_row; m++) {
-            vec x = dot.c[m][v];
-            if (key_scale)
-                x = v_mul(x, v_set1(key_scale[m * scale_step]));
-            x = v_mul(x, factor);
-            v_store(scores + m * PANEL + v * VEC_LANES, x);
-            max = v_max(x, max);
-        }
-        v_store(t->block_max + v * VEC_LANES, max);
-    }
-}
-
-FA_NOINLINE void score_panel(const tile *t, const block *b, const real *query) {
-    for (int v = 0; v < PANEL_VECS; v++)
-        v_store(t->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
-    int j = b->first;
-    for (; j + KERNEL_ROWS <= b->end; j += KERNEL_ROWS)
-        score_rows(KERNEL_ROWS, t, b, query, j);
-    for (; j + 2 <= b->end; j += 2)
-        score_rows(2, t, b, query, j);
-    if (j < b->end)
-        score_rows(1, t, b, query, j);
+/* Ask for what the next block reads of the mask or bias: `size` bytes further on in each row. */
+static void prefetch_next_plane(const char *const rows[PANEL], ptrdiff_t size) {
+    for (int lane = 0; lane < PANEL; lane++)
+        for (ptrdiff_t at = 0; rows[lane] && at < size; at += 64)
+            FA_PREFETCH(rows[lane] + size + at);
 }
 
 /* Mask or bias of one panel and block, transposed: (FA_KEY_BLOCK, PANEL). One row that all
@@ -110,6 +84,8 @@ static void load_panel_plane(const tile *t, const block *b, int panel, const fa_
         rows[lane] = row ? row + skip : NULL;
         is_shared &= rows[lane] == rows[0] || !row;
     }
+    if (!is_shared && array->column == 1)
+        prefetch_next_plane(rows, n * (ptrdiff_t)dtype_size(array->dtype));
     to += b->first * PANEL;
     if (is_shared) {
         real shared[FA_KEY_BLOCK];
@@ -123,13 +99,22 @@ static void load_panel_plane(const tile *t, const block *b, int panel, const fa_
     }
 }
 
-/* Whether the mask hides no key of the block from any lane. */
-static int mask_is_full(const tile *t, const block *b) {
-    const vec zero = v_set1(0);
-    int any_hidden = 0;
-    for (int i = b->first * PANEL; i < b->end * PANEL; i += VEC_LANES)
-        any_hidden |= m_any(v_eq(v_load(t->mask + i), zero));
-    return !any_hidden;
+/* Whether n neighbouring bools are all `value`. */
+static int all_bools_are(int value, const char *bools, int n) {
+    static const char no[FA_KEY_BLOCK] = {0};
+    return value ? !memchr(bools, 0, (size_t)n) : memcmp(bools, no, (size_t)n) == 0;
+}
+
+/* Whether the mask is `value` for all keys of the block and all lanes; no answer (0) if it cannot
+ * be told cheaply. */
+static int mask_is_all(int value, const tile *t, const block *b, int panel) {
+    const fa_array *mask = &t->g->call->mask;
+    if (mask->column != 1)
+        return 0;
+    for (int lane = panel * PANEL; lane < (panel + 1) * PANEL && lane < t->n_row; lane++)
+        if (!all_bools_are(value, t->rule[lane].mask + b->first_key + b->first, b->end - b->first))
+            return 0;
+    return 1;
 }
 
 /* Take keys off both ends of the block that the mask hides from the whole panel. */
@@ -184,41 +169,119 @@ FA_INLINE vec distances(const lane_rules *lanes, const row_rule *rule, int64_t f
     return v_load(apart);
 }
 
-/* The long form, and everything that hides a key. */
-FA_NOINLINE void finish_scores(const tile *t, const block *b, int panel) {
-    const group *g = t->g;
+/* What is left to do with the scores of one panel and block once they are products. */
+typedef struct score_rules {
+    const tile *t;
+    const row_rule *rule; /* of the panel */
+    int64_t first_key;
+    score_form form;
+    int has_long_form, needs_mask, needs_range;
+    lane_rules lanes[PANEL_VECS];
+} score_rules;
+
+static score_rules open_rules(const tile *t, const block *b, int panel) {
+    score_rules rules;
+    rules.t = t;
+    rules.rule = &t->rule[panel * PANEL];
+    rules.first_key = b->first_key;
+    rules.form = t->g->form;
+    rules.has_long_form = t->g->has_long_form;
+    rules.needs_mask = b->needs_mask;
+    rules.needs_range = b->needs_range;
+    if (rules.needs_range || rules.form.has_slopes)
+        for (int v = 0; v < PANEL_VECS; v++)
+            rules.lanes[v] = rules_of_lanes(rules.rule + v * VEC_LANES, b->first_key);
+    return rules;
+}
+
+FA_INLINE int has_rules(const score_rules *rules) {
+    return rules->has_long_form || rules->needs_mask || rules->needs_range;
+}
+
+/* The final score of key j for vector v of the panel, from the capped one: the rest of the long
+ * form, and everything that hides a key. */
+FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
     const vec hidden = v_set1(-REAL_INFINITY);
-    /* locals, as in softmax_panel */
-    const score_form form = g->form;
-    const int has_long_form = g->has_long_form, has_bias = form.has_bias;
-    const int has_slopes = form.has_slopes;
-    const int needs_mask = b->needs_mask, needs_range = b->needs_range, end = b->end;
-    const int64_t first_key = b->first_key;
-    const real *mask = t->mask, *biases = t->bias;
+    const lane_rules *lanes = &rules->lanes[v];
+    const score_form *form = &rules->form;
+    const int at = j * PANEL + v * VEC_LANES;
+    if (rules->has_long_form) {
+        const vec bias = form->has_bias ? v_load(rules->t->bias + at) : v_set1(0);
+        if (form->has_slopes)
+            x = long_form(form, x, lanes->slope,
+                          distances(lanes, rules->rule + v * VEC_LANES, rules->first_key, j), bias);
+        else
+            x = long_form(form, x, v_set1(0), v_set1(0), bias);
+    }
+    if (rules->needs_mask)
+        x = v_select(v_eq(v_load(rules->t->mask + at), v_set1(0)), hidden, x);
+    if (rules->needs_range) {
+        const vec key = v_set1((real)j);
+        x = v_select(m_and(v_le(lanes->first, key), v_lt(key, lanes->end)), x, hidden);
+    }
+    return x;
+}
+
+/* The same for a whole block, with the softcap: too much to do beside the sums of a product. */
+FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
+    const tile *t = rules->t;
+    const score_form form = rules->form; /* locals, as in softmax_panel */
+    const int end = b->end;
     real *scores = t->scores;
     for (int v = 0; v < PANEL_VECS; v++) {
-        const row_rule *rule = &t->rule[panel * PANEL + v * VEC_LANES];
-        const lane_rules lanes = rules_of_lanes(rule, first_key);
-        vec max = hidden;
+        vec max = v_set1(-REAL_INFINITY);
         for (int j = b->first; j < end; j++) {
-            const int at = j * PANEL + v * VEC_LANES;
-            vec x = v_load(scores + at);
-            if (has_long_form) {
-                const vec bias = has_bias ? v_load(biases + at) : v_set1(0);
-                const vec apart = has_slopes ? distances(&lanes, rule, first_key, j) : v_set1(0);
-                x = long_form(&form, x, lanes.slope, apart, bias);
-            }
-            if (needs_mask)
-                x = v_select(v_eq(v_load(mask + at), v_set1(0)), hidden, x);
-            if (needs_range) {
-                const vec key = v_set1((real)j);
-                x = v_select(m_and(v_le(lanes.first, key), v_lt(key, lanes.end)), x, hidden);
-            }
-            v_store(scores + at, x);
+            real *score = scores + j * PANEL + v * VEC_LANES;
+            const vec x = final_score(rules, v, j, cap_score(&form, v_load(score)));
+            v_store(score, x);
             max = v_max(x, max);
         }
         v_store(t->block_max + v * VEC_LANES, max);
     }
+}
+
+/* ---- scores ---- */
+
+FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const score_rules *rules,
+                          const real *query, int j) {
+    const vec factor = v_set1(t->g->score_factor);
+    const real *key_scale = scale_of_key(&t->g->key_scale, b->first_key + j);
+    const ptrdiff_t scale_step = t->g->key_scale.column;
+    const int is_final = rules->form.softcap == 0 && has_rules(rules);
+    real *scores = t->scores + j * PANEL;
+    const row_sums dot = multiply_rows(n_row, b->key + j * b->key_row, b->key_row, b->key_step,
+                                       query, t->g->call->d_head);
+    for (int v = 0; v < PANEL_VECS; v++) {
+        vec max = v_load(t->block_max + v * VEC_LANES);
+        for (int m = 0; m < n_row; m++) {
+            vec x = dot.c[m][v];
+            if (key_scale)
+                x = v_mul(x, v_set1(key_scale[m * scale_step]));
+            x = v_mul(x, factor);
+            if (is_final)
+                x = final_score(rules, v, j + m, x);
+            v_store(scores + m * PANEL + v * VEC_LANES, x);
+            max = v_max(x, max);
+        }
+        v_store(t->block_max + v * VEC_LANES, max);
+    }
+}
+
+/* Final scores of one panel and block, and their maximum. */
+FA_NOINLINE void score_panel(const tile *t, const block *b, int panel) {
+    const real *query = t->query + (size_t)panel * PANEL * (size_t)t->g->call->d_head;
+    const score_rules rules = open_rules(t, b, panel);
+    for (int v = 0; v < PANEL_VECS; v++)
+        v_store(t->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
+    int j = b->first;
+    for (; j + KERNEL_ROWS <= b->end; j += KERNEL_ROWS)
+        score_rows(KERNEL_ROWS, t, b, &rules, query, j);
+    for (; j + 2 <= b->end; j += 2)
+        score_rows(2, t, b, &rules, query, j);
+    if (j < b->end)
+        score_rows(1, t, b, &rules, query, j);
+    if (rules.form.softcap != 0)
+        finish_capped(b, &rules);
 }
 
 /* ---- softmax ---- */
@@ -326,21 +389,29 @@ static void panel_range(const tile *t, int panel, int64_t end_of_block, block *b
     b->needs_range = all_first > first || all_end < end;
 }
 
+/* The mask of one panel and block; keys that it hides from all rows are taken off the ends. */
+static void load_mask(const tile *t, block *b, int panel) {
+    b->needs_mask = !mask_is_all(1, t, b, panel);
+    if (!b->needs_mask)
+        return;
+    if (mask_is_all(0, t, b, panel)) {
+        b->end = b->first;
+        return;
+    }
+    load_panel_plane(t, b, panel, &t->g->call->mask, offsetof(row_rule, mask), t->mask);
+    trim_to_mask(t, b);
+}
+
 static void attend_panel(const tile *t, block b, int panel) {
     const fa_attention *call = t->g->call;
     real *out = t->segment.out + (size_t)panel * PANEL * call->d_value;
-    if (call->mask.data && b.first < b.end) {
-        load_panel_plane(t, &b, panel, &call->mask, offsetof(row_rule, mask), t->mask);
-        trim_to_mask(t, &b);
-        b.needs_mask = !mask_is_full(t, &b);
-    }
+    if (call->mask.data && b.first < b.end)
+        load_mask(t, &b, panel);
     if (b.first == b.end)
         return;
-    score_panel(t, &b, t->query + (size_t)panel * PANEL * call->d_head);
     if (call->bias.data)
         load_panel_plane(t, &b, panel, &call->bias, offsetof(row_rule, bias), t->bias);
-    if (t->g->has_long_form || b.needs_mask || b.needs_range)
-        finish_scores(t, &b, panel);
+    score_panel(t, &b, panel);
     softmax_panel(t, &b, panel);
     if (t->careful)
         add_visible_values(t, &b, out);

@@ -12,10 +12,13 @@ FA_INLINE real distance(int64_t position, int64_t key) {
     return (real)(position > key ? position - key : key - position);
 }
 
-/* `apart` and `bias` count only where the form has slopes and a bias. */
+FA_INLINE vec cap_score(const score_form *form, vec s) {
+    return v_mul(v_set1(form->softcap), v_tanh(v_mul(s, v_set1(form->softcap_inverse))));
+}
+
+/* The long form after the softcap. `apart` and `bias` count only where the form has slopes and a
+ * bias. */
 FA_INLINE vec long_form(const score_form *form, vec s, vec slope, vec apart, vec bias) {
-    if (form->softcap != 0)
-        s = v_mul(v_set1(form->softcap), v_tanh(v_mul(s, v_set1(form->softcap_inverse))));
     vmask finite = v_le(v_abs(s), v_set1(REAL_HUGE));
     if (form->has_slopes)
         s = v_sub(s, v_mul(slope, apart));

@@ -196,8 +196,7 @@ static void write_weights(const tile *t) {
                 load_panel_plane(t, &b, panel, &call->mask, offsetof(row_rule, mask), t->mask);
             if (call->bias.data)
                 load_panel_plane(t, &b, panel, &call->bias, offsetof(row_rule, bias), t->bias);
-            score_panel(t, &b, t->query + (size_t)panel * PANEL * call->d_head);
-            finish_scores(t, &b, panel);
+            score_panel(t, &b, panel);
             weigh_panel(t, &b, panel);
             for (int lane = 0; lane < PANEL && panel * PANEL + lane < t->n_row; lane++) {
                 const row_rule *rule = &t->rule[panel * PANEL + lane];
