@@ -71,7 +71,7 @@ typedef struct fa_attention {
     int64_t key_start; /* absolute position of key 0 for blocks and segments, multiple of a block */
 
     int n_thread;
-    int (*poll)(void *); /* non-zero stops the call between two tasks; may be NULL */
+    int (*poll)(void *); /* non-zero stops the call: pool.h; may be NULL */
     void *poll_context;
     fa_plan *plan; /* not NULL: filled instead of computing anything */
 } fa_attention;

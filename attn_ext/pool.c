@@ -15,12 +15,14 @@
 
 #define POLL_NS 50000000 /* Ctrl-C feels immediate; asking Python costs a lock */
 
-/* The caller's side of a run: what to ask, when, and the floating-point mode to ask it in. */
+/* The caller's side of a call: what to ask, when, and the floating-point mode to ask it in. */
 struct asker {
     fa_poll poll;
     void *context;
     int64_t next_ns;
     fa_fpmode mode;
+    int stopped;
+    struct run *run; /* that others help with, or NULL */
 };
 
 #if FA_THREADS
@@ -30,12 +32,13 @@ enum { N_RUN = 8 };    /* live runs with helpers; a ninth caller works alone */
 #define SPIN_PAUSES 16 /* between two looks at the clock */
 
 struct run {
-    volatile intptr_t next;            /* first task not taken; >= n_task: nothing left */
+    volatile intptr_t next;            /* first task not taken; >= end: nothing left */
     volatile intptr_t n_helper;        /* pool threads inside; written under the mutex */
+    volatile intptr_t stopped;         /* poll said stop: its tasks may end early */
     uint8_t taken[FA_POOL_MAX_THREAD]; /* worker numbers in use (and apart from next: read only) */
     fa_task task;                      /* NULL: the slot is free */
     void *context;
-    intptr_t n_task;
+    intptr_t end;
     int n_thread;
 };
 
@@ -50,7 +53,7 @@ static struct {
     int n_fork; /* forks between this process and the one that loaded the library */
 } pool = {.mutex = FA_MUTEX_INIT, .work = FA_CONDITION_INIT, .done = FA_CONDITION_INIT};
 
-static FA_THREAD_LOCAL int inside_run;
+static FA_THREAD_LOCAL struct run *helping; /* the run whose task this pool thread is in */
 
 /* Waits up to SPIN_NS for *word to differ from value; tells whether it did. */
 static int spin_while(volatile intptr_t *word, intptr_t value) {
@@ -64,25 +67,46 @@ static int spin_while(volatile intptr_t *word, intptr_t value) {
     } while (fa_clock_ns() < end);
     return 0;
 }
+
+static int is_helping(void) { return helping != NULL; }
+static int is_stopped(void) { return is_helping() && fa_atomic_load(&helping->stopped); }
+static void stop_helpers(struct run *run) { fa_atomic_store(&run->stopped, 1); }
+static int n_fork_now(void) { return pool.n_fork; }
+
+#else
+
+#define FA_THREAD_LOCAL
+
+static int is_helping(void) { return 0; }
+static int is_stopped(void) { return 0; }
+static void stop_helpers(struct run *run) { (void)run; }
+static int n_fork_now(void) { return 0; }
+
 #endif
 
+static FA_THREAD_LOCAL struct asker *asking; /* of the innermost call of this thread */
+
 static int told_to_stop(struct asker *asker) {
-    if (asker->poll == NULL || fa_clock_ns() < asker->next_ns)
-        return 0;
+    if (asker->stopped || asker->poll == NULL || fa_clock_ns() < asker->next_ns)
+        return asker->stopped;
+    const int n_fork = n_fork_now();
     fa_fpmode_set(asker->mode);
-    const int stop = asker->poll(asker->context);
+    asker->stopped = asker->poll(asker->context) != 0;
     asker->mode = fa_fpmode_enter();
     asker->next_ns = fa_clock_ns() + POLL_NS;
-    return stop;
+    if (asker->run != NULL && n_fork_now() != n_fork) { /* in this child the helpers are gone, */
+        asker->run = NULL;                              /* and their tasks with them */
+        asker->stopped = 1;
+    } else if (asker->run != NULL && asker->stopped) {
+        stop_helpers(asker->run);
+    }
+    return asker->stopped;
 }
 
-static int run_alone(fa_task task, void *context, int64_t n_task, struct asker *asker) {
-    for (int64_t i = 0; i < n_task; i++) {
-        if (told_to_stop(asker))
-            return FA_INTERRUPTED;
+static void run_alone(fa_task task, void *context, int64_t first, int64_t end,
+                      struct asker *asker) {
+    for (int64_t i = first; i < end && !told_to_stop(asker); i++)
         task(context, i, 0);
-    }
-    return FA_OK;
 }
 
 #if FA_THREADS
@@ -91,7 +115,7 @@ static int run_alone(fa_task task, void *context, int64_t n_task, struct asker *
 
 static int wants_help(struct run *run) {
     return run->task != NULL && fa_atomic_load(&run->n_helper) < run->n_thread - 1 &&
-           fa_atomic_load(&run->next) < run->n_task;
+           fa_atomic_load(&run->next) < run->end;
 }
 
 /* The run with the fewest helpers that wants one more; the one just left, if no other has fewer. */
@@ -115,10 +139,11 @@ static void help(struct run *run) {
     fa_unlock(&pool.mutex);
 
     const fa_fpmode mode = fa_fpmode_enter();
+    helping = run;
     intptr_t i;
-    while (fa_atomic_load(&pool.published) == seen &&
-           (i = fa_atomic_add(&run->next, 1)) < run->n_task)
+    while (fa_atomic_load(&pool.published) == seen && (i = fa_atomic_add(&run->next, 1)) < run->end)
         run->task(run->context, i, worker);
+    helping = NULL;
     fa_fpmode_set(mode);
 
     fa_lock(&pool.mutex);
@@ -141,7 +166,6 @@ static void await_work(void) {
 
 static FA_THREAD_MAIN thread_main(void *unused) {
     (void)unused;
-    inside_run = 1;
     struct run *run = NULL;
     fa_lock(&pool.mutex);
     while (!pool.closed) {
@@ -190,17 +214,19 @@ static struct run *free_slot(void) {
 }
 
 /* Puts a run into the table and wakes as many threads as it can use; NULL if there is no room. */
-static struct run *publish(fa_task task, void *context, intptr_t n_task, int n_thread) {
+static struct run *publish(fa_task task, void *context, intptr_t first, intptr_t end,
+                           int n_thread) {
     fa_lock(&pool.mutex);
     struct run *run = pool.closed ? NULL : free_slot();
     int n_wake = 0, wake_all = 0;
     if (run != NULL) {
         grow(n_thread - 1);
         memset(run->taken, 0, (size_t)n_thread);
-        fa_atomic_store(&run->next, 0);
+        fa_atomic_store(&run->next, first);
+        fa_atomic_store(&run->stopped, 0);
         run->task = task;
         run->context = context;
-        run->n_task = n_task;
+        run->end = end;
         run->n_thread = n_thread;
         fa_atomic_add(&pool.published, 1);
         n_wake = n_thread - 1;
@@ -214,52 +240,49 @@ static struct run *publish(fa_task task, void *context, intptr_t n_task, int n_t
     return run;
 }
 
-/* Frees the slot once the helpers are out. Nobody enters any more: no task is left. */
-static void retire(struct run *run) {
+/* Frees the slot once the helpers are out. Nobody enters any more: no task is left. The caller may
+ * still say stop, so that a helper's last task does not keep it. */
+static void retire(struct run *run, struct asker *asker) {
     intptr_t n_helper = fa_atomic_load(&run->n_helper);
     while (n_helper > 0 && spin_while(&run->n_helper, n_helper))
         n_helper = fa_atomic_load(&run->n_helper);
     fa_lock(&pool.mutex);
-    while (fa_atomic_load(&run->n_helper) > 0)
-        fa_wait(&pool.done, &pool.mutex);
+    while (fa_atomic_load(&run->n_helper) > 0) {
+        fa_wait_for(&pool.done, &pool.mutex, POLL_NS);
+        fa_unlock(&pool.mutex);
+        told_to_stop(asker);
+        if (asker->run == NULL)
+            return;
+        fa_lock(&pool.mutex);
+    }
     run->task = NULL;
     fa_unlock(&pool.mutex);
 }
 
-static int run_with_helpers(struct run *run, struct asker *asker) {
-    const int n_fork = pool.n_fork;
-    intptr_t i = 0;
-    while (!told_to_stop(asker) && pool.n_fork == n_fork) {
-        if ((i = fa_atomic_add(&run->next, 1)) >= run->n_task)
-            break;
+static void run_with_helpers(struct run *run, struct asker *asker) {
+    intptr_t i;
+    asker->run = run;
+    while (!told_to_stop(asker) && (i = fa_atomic_add(&run->next, 1)) < run->end)
         run->task(run->context, i, 0);
-    }
-    if (pool.n_fork != n_fork) /* forked inside poll: in this child the helpers' tasks are lost */
-        return FA_INTERRUPTED;
-    const int status = i < run->n_task ? FA_INTERRUPTED : FA_OK;
-    fa_atomic_store(&run->next, run->n_task);
-    retire(run);
-    return status;
+    if (asker->run == NULL)
+        return;
+    fa_atomic_store(&run->next, run->end);
+    retire(run, asker);
+    asker->run = NULL;
 }
 
-int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
-                void *poll_context) {
-    const int nested = inside_run;
-    const int alone = nested || n_thread <= 1 || n_task <= 1 || n_task > INTPTR_MAX / 2;
-    if (n_thread > n_task)
-        n_thread = (int)n_task;
-    if (n_thread > FA_POOL_MAX_THREAD)
-        n_thread = FA_POOL_MAX_THREAD;
-    struct run *run = alone ? NULL : publish(task, context, (intptr_t)n_task, n_thread);
-    struct asker asker = {nested ? NULL : poll, poll_context, 0, fa_fpmode_enter()};
-    if (asker.poll != NULL)
-        asker.next_ns = fa_clock_ns() + POLL_NS;
-    inside_run = 1;
-    const int status =
-        run != NULL ? run_with_helpers(run, &asker) : run_alone(task, context, n_task, &asker);
-    inside_run = nested;
-    fa_fpmode_set(asker.mode);
-    return status;
+/* Tasks first .. end, on the threads that can be had. */
+static void run_round(fa_task task, void *context, int64_t first, int64_t end, int n_thread,
+                      struct asker *asker) {
+    struct run *run = NULL;
+    n_thread = end - first < n_thread ? (int)(end - first) : n_thread;
+    n_thread = n_thread < FA_POOL_MAX_THREAD ? n_thread : FA_POOL_MAX_THREAD;
+    if (n_thread > 1 && end <= INTPTR_MAX / 2)
+        run = publish(task, context, (intptr_t)first, (intptr_t)end, n_thread);
+    if (run != NULL)
+        run_with_helpers(run, asker);
+    else
+        run_alone(task, context, first, end, asker);
 }
 
 int fa_pool_thread_count(void) {
@@ -283,13 +306,10 @@ void fa_pool_shutdown(void) {
 
 #else
 
-int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
-                void *poll_context) {
+static void run_round(fa_task task, void *context, int64_t first, int64_t end, int n_thread,
+                      struct asker *asker) {
     (void)n_thread;
-    struct asker asker = {poll, poll_context, fa_clock_ns() + POLL_NS, fa_fpmode_enter()};
-    const int status = run_alone(task, context, n_task, &asker);
-    fa_fpmode_set(asker.mode);
-    return status;
+    run_alone(task, context, first, end, asker);
 }
 
 int fa_pool_thread_count(void) { return 0; }
@@ -297,3 +317,30 @@ int fa_pool_thread_count(void) { return 0; }
 void fa_pool_shutdown(void) {}
 
 #endif
+
+int fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int64_t n_task,
+                       int64_t n_round, int n_thread, fa_poll poll, void *poll_context) {
+    struct asker *const outer = asking;
+    const int nested = outer != NULL || is_helping();
+    struct asker asker = {.poll = nested ? NULL : poll, .context = poll_context};
+    asker.mode = fa_fpmode_enter();
+    if (asker.poll != NULL)
+        asker.next_ns = fa_clock_ns() + POLL_NS;
+    asking = &asker;
+    for (int64_t first = 0; first < n_task && !asker.stopped; first += n_round) {
+        const int64_t end = n_task - first > n_round ? first + n_round : n_task;
+        run_round(task, context, first, end, nested ? 1 : n_thread, &asker);
+        if (settle != NULL && !asker.stopped)
+            settle(context, first, end);
+    }
+    asking = outer;
+    fa_fpmode_set(asker.mode);
+    return asker.stopped ? FA_INTERRUPTED : FA_OK;
+}
+
+int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
+                void *poll_context) {
+    return fa_pool_run_rounds(task, NULL, context, n_task, n_task, n_thread, poll, poll_context);
+}
+
+int fa_pool_stopping(void) { return asking != NULL ? told_to_stop(asking) : is_stopped(); }

@@ -115,6 +115,11 @@ static inline void fa_wait(fa_condition *condition, fa_mutex *mutex) {
     SleepConditionVariableSRW(condition, mutex, INFINITE, 0);
 }
 
+/* Waits no longer than that; may return early. */
+static inline void fa_wait_for(fa_condition *condition, fa_mutex *mutex, int64_t ns) {
+    SleepConditionVariableSRW(condition, mutex, (DWORD)(ns / 1000000), 0);
+}
+
 static inline void fa_wake_one(fa_condition *condition) { WakeConditionVariable(condition); }
 
 static inline void fa_wake_all(fa_condition *condition) { WakeAllConditionVariable(condition); }
@@ -149,6 +154,16 @@ static inline void fa_unlock(fa_mutex *mutex) { pthread_mutex_unlock(mutex); }
 
 static inline void fa_wait(fa_condition *condition, fa_mutex *mutex) {
     pthread_cond_wait(condition, mutex);
+}
+
+/* Waits no longer than that, as far as nobody sets the clock; may return early. */
+static inline void fa_wait_for(fa_condition *condition, fa_mutex *mutex, int64_t ns) {
+    struct timespec until; /* on the one clock that every platform's conditions know */
+    clock_gettime(CLOCK_REALTIME, &until);
+    ns += until.tv_nsec;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    pthread_cond_timedwait(condition, mutex, &until);
 }
 
 static inline void fa_wake_one(fa_condition *condition) { pthread_cond_signal(condition); }

@@ -16,6 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent may have 
 x = np.random.default_rng(0).standard_normal((8, 300, 64), dtype="f4")
 many = np.broadcast_to(x, (200, 8, 300, 64))
 key = np.broadcast_to(x[:1, :1], (8, 20_000, 64))
+long_key = np.broadcast_to(x[:1, :1], (8, 1_000_000_000, 64))
 rows = np.broadcast_to(x[0, :1], (20_000_000, 64))
 CALLS = {
     "attention": lambda n: f.scaled_dot_product_attention(many, key, key, num_threads=n),
@@ -23,6 +24,15 @@ CALLS = {
         many, key, key, softcap=9.0, return_lse=True, num_threads=n),
     "decode": lambda n: f.scaled_dot_product_attention(
         np.broadcast_to(many[:, :, :1], (50, 200, 8, 1, 64)), key, key, num_threads=n),
+    "one tile": lambda n: f.scaled_dot_product_attention(
+        x[:1], long_key[:1], long_key[:1], softcap=9.0, num_threads=n),
+    "one row": lambda n: f.scaled_dot_product_attention(
+        x[:1, :1], long_key[:1], long_key[:1], softcap=9.0, num_threads=n),
+    "a row for each thread": lambda n: f.scaled_dot_product_attention(
+        x[:, :1], long_key, long_key, softcap=9.0, num_threads=n),
+    "helper alone": lambda n: f.scaled_dot_product_attention(
+        np.broadcast_to(x[:1, :64], (2, 1, 64, 64)), long_key[None, :1], long_key[None, :1],
+        kv_lengths=[10, 1_000_000_000], num_threads=n),
     "softmax": lambda n: f.logsumexp(np.broadcast_to(rows, (30, *rows.shape)), axis=(0, -1)),
 }
 f._backend.using(sys.argv[1], sys.argv[2] or None).__enter__()
@@ -64,6 +74,12 @@ assert time.process_time() - before < 0.1, "threads are still at work"
 @pytest.mark.parametrize("call", ["attention", "options", "decode", "softmax"])
 def test_long_call_is_interrupted_within_a_second(engine, call):
     child = support.run_python(COMMON + RIGHT_AWAY, engine[0], engine[1] or "", call)
+    assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.parametrize("call", ["one tile", "one row", "a row for each thread", "helper alone"])
+def test_long_task_is_interrupted_within_a_second(native_engine, call):
+    child = support.run_python(COMMON + RIGHT_AWAY, *native_engine, call)
     assert child.returncode == 0, child.stderr
 
 

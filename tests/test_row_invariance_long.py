@@ -5,7 +5,7 @@ import oracle
 import pytest
 import support
 
-from fast_attention import scaled_dot_product_attention
+from fast_attention import explain, scaled_dot_product_attention
 
 LONG = 20_000
 MANY = 1_000
@@ -19,6 +19,36 @@ def test_threads_do_not_change_a_long_decode(native_engine, threads, dtype):
     one = scaled_dot_product_attention(*arrays, num_threads=1, return_lse=True)
     many = scaled_dot_product_attention(*arrays, num_threads=threads, return_lse=True)
     support.assert_same_bits(many, one)
+
+
+VERY_LONG = 60_000
+SPLIT = {
+    "plain": {},
+    "softcap, sinks": {"softcap": 9.0, "sinks": np.array([0.5, -np.inf, 2.0, 30.0], "f4")},
+    "window": {"window": (7_000, 100), "query_offset": 50_000},
+    "lengths": {"kv_lengths": np.array([59_999, 0])},
+    "masked": {"attn_mask": np.arange(VERY_LONG) % 3000 > 1},
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("options", SPLIT.values(), ids=SPLIT)
+def test_keys_split_over_idle_threads_give_the_same_bits(native_engine, options, dtype):
+    query, key, value = support.qkv(
+        6, lead=(2,), heads=4, kv_heads=1, n_query=2, n_key=VERY_LONG, d=16, dtype=dtype
+    )
+    if "attn_mask" in options:
+        key[..., ~options["attn_mask"], :] = np.nan
+        value[..., ~options["attn_mask"], :] = np.inf  # asks for values selected by visibility
+    returned = {"return_lse": True, "return_weights": True}
+    one = scaled_dot_product_attention(query, key, value, num_threads=1, **options, **returned)
+    assert np.isfinite(one.output).all()
+    for threads in (3, 7):
+        assert explain(query, key, value, num_threads=threads, **options).tasks > 2
+        many = scaled_dot_product_attention(
+            query, key, value, num_threads=threads, **options, **returned
+        )
+        support.assert_same_bits(many, one)
 
 
 @pytest.mark.parametrize("n_key", [K, 16 * K, 16 * K + 1, 20 * K + 1, 32 * K, 40 * K + 7, LONG])

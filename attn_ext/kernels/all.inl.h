@@ -11,6 +11,7 @@
 #include "kernels/tile.inl.h"
 #include "kernels/few_steps.inl.h"
 #include "kernels/few.inl.h"
+#include "kernels/few_split.inl.h"
 #include "kernels/attention.inl.h"
 #include "kernels/exponential.inl.h"
 #include "kernels/rows.inl.h"

@@ -1,7 +1,8 @@
 /* The entry of attention: tasks, scratch, the pool.
  *
- * Work is split by shape, never by the number of threads: a task is a tile of query rows of one
- * (batch entry, kv head), and no task depends on another.
+ * A task is a tile of query rows of one (batch entry, kv head), or, where a few rows would leave
+ * threads idle, a segment of their keys. No task depends on another, and the bits of a result do
+ * not depend on the split.
  */
 
 /* Multiply-adds that are worth another thread: about 50 us of work. */
@@ -38,36 +39,86 @@ static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
     return threads_for(call->n_thread, n_task, work / WORK_PER_THREAD);
 }
 
+static size_t whole_lines(size_t n_real) {
+    const size_t line = 64 / sizeof(real);
+    return (n_real + line - 1) / line * line;
+}
+
+/* On a cache line, with the address to be freed in *memory; NULL if there is no room. */
+static real *allocate_lines(size_t n_byte, char **memory) {
+    *memory = malloc(n_byte);
+    return *memory ? (real *)(*memory + (64 - (uintptr_t)*memory % 64)) : NULL;
+}
+
+static int is_too_large(double n_real) { return n_real > (double)(PTRDIFF_MAX / 16); }
+
+/* Few rows of n_group groups whose segments are the tasks. */
+static fa_status attend_by_segments(const fa_attention *call, int64_t n_group, int64_t n_task) {
+    split s = {.call = call, .n_group = n_group, .n_task = n_task};
+    s.n_row = (int)(call->n_query * (call->n_head / call->n_kv_head));
+    s.width = whole_vectors(call->d_value);
+    s.n_worker = worthwhile_threads(call, n_task);
+    s.n_slot = min_i64(n_task, (int64_t)s.n_worker * SEGMENTS_PER_THREAD);
+    s.scratch_reals = whole_lines(few_reals(call));
+    s.state_reals = whole_lines(state_reals(s.n_row, s.width));
+    const size_t n_state = (size_t)(s.n_slot + n_group);
+    if (is_too_large((double)s.n_worker * (double)s.scratch_reals) ||
+        is_too_large((double)n_state * (double)s.state_reals))
+        return FA_NO_MEMORY;
+    const size_t n_real = (size_t)s.n_worker * s.scratch_reals + n_state * s.state_reals;
+    const size_t n_byte = n_real * sizeof(real) + (size_t)n_group * sizeof(int64_t) + 64;
+    if (call->plan) {
+        *call->plan = (fa_plan){"few", s.n_row, n_task, s.n_worker, n_byte};
+        return FA_OK;
+    }
+    char *memory;
+    real *lines = allocate_lines(n_byte, &memory);
+    if (!lines)
+        return FA_NO_MEMORY;
+    place_split(&s, lines);
+    count_split_tasks(call, n_group, s.end_task);
+    const fa_status status = run_split(&s);
+    free(memory);
+    return status;
+}
+
+static fa_status attend_by_rows(const fa_attention *call, int64_t n_group, int64_t rows) {
+    attention_job job = {.call = call, .n_tile = (rows + TILE_ROWS - 1) / TILE_ROWS};
+    job.scratch_reals = whole_lines(rows <= FEW_ROWS ? few_reals(call) : tile_reals(call));
+    const int64_t n_task = n_group * job.n_tile;
+    const int n_worker = worthwhile_threads(call, n_task);
+    if (is_too_large((double)n_worker * (double)job.scratch_reals))
+        return FA_NO_MEMORY;
+    const size_t n_byte = (size_t)n_worker * job.scratch_reals * sizeof(real) + 64;
+    if (call->plan) {
+        *call->plan = (fa_plan){rows <= FEW_ROWS ? "few" : "tile", min_i64(rows, TILE_ROWS), n_task,
+                                n_worker, n_byte};
+        return FA_OK;
+    }
+    char *memory;
+    job.scratch = allocate_lines(n_byte, &memory);
+    if (!job.scratch)
+        return FA_NO_MEMORY;
+    const fa_status status = (fa_status)fa_pool_run(attention_task, &job, n_task, n_worker,
+                                                    call->poll, call->poll_context);
+    free(memory);
+    return status;
+}
+
 fa_status FA_ATTENTION(const fa_attention *call) {
-    attention_job job;
     if (call->plan)
         *call->plan = (fa_plan){0};
     if (call->n_batch == 0 || call->n_kv_head == 0 || call->n_head == 0 || call->n_query == 0)
         return FA_OK;
     const int64_t rows = call->n_query * (call->n_head / call->n_kv_head);
-    const size_t cache_line = 64 / sizeof(real);
-    job.call = call;
-    job.n_tile = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    job.scratch_reals = rows <= FEW_ROWS ? few_reals(call) : tile_reals(call);
-    job.scratch_reals = (job.scratch_reals + cache_line - 1) / cache_line * cache_line;
-    const int64_t n_task = call->n_batch * call->n_kv_head * job.n_tile;
-    const int n_worker = worthwhile_threads(call, n_task);
-    if ((double)n_worker * (double)job.scratch_reals > (double)(PTRDIFF_MAX / 16))
-        return FA_NO_MEMORY;
-    const size_t scratch_bytes = (size_t)n_worker * job.scratch_reals * sizeof(real) + 64;
-    if (call->plan) {
-        *call->plan = (fa_plan){rows <= FEW_ROWS ? "few" : "tile", min_i64(rows, TILE_ROWS), n_task,
-                                n_worker, scratch_bytes};
-        return FA_OK;
+    const int64_t n_group = call->n_batch * call->n_kv_head;
+    if (rows <= FEW_ROWS && call->n_key > SEGMENT_KEYS &&
+        worthwhile_threads(call, INT64_MAX) > n_group) {
+        const int64_t n_segment = count_split_tasks(call, n_group, NULL);
+        if (n_segment > n_group)
+            return attend_by_segments(call, n_group, n_segment);
     }
-    char *memory = malloc(scratch_bytes);
-    if (!memory)
-        return FA_NO_MEMORY;
-    job.scratch = (real *)(memory + (64 - (uintptr_t)memory % 64));
-    const fa_status status = (fa_status)fa_pool_run(attention_task, &job, n_task, n_worker,
-                                                    call->poll, call->poll_context);
-    free(memory);
-    return status;
+    return attend_by_rows(call, n_group, rows);
 }
 
 const int FA_TILE_ROWS = TILE_ROWS;

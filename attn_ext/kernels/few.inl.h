@@ -10,10 +10,32 @@ FA_INLINE ptrdiff_t whole_vectors(int64_t n) {
     return (ptrdiff_t)((n + VEC_LANES - 1) / VEC_LANES * VEC_LANES);
 }
 
+/* (max, sum, out) of n_row rows. */
+FA_INLINE size_t state_reals(int n_row, ptrdiff_t width) {
+    return (size_t)n_row * (size_t)(width + 2);
+}
+
+static softmax_state take_state(real **from, int n_row, ptrdiff_t width) {
+    softmax_state s;
+    s.out = take(from, (size_t)(n_row * width));
+    s.max = take(from, (size_t)n_row);
+    s.sum = take(from, (size_t)n_row);
+    return s;
+}
+
+static void clear_few(const few *f, softmax_state *s) {
+    for (int r = 0; r < f->n_row; r++) {
+        s->max[r] = -REAL_INFINITY;
+        s->sum[r] = 0;
+    }
+    memset(s->out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
+}
+
 static size_t few_reals(const fa_attention *call) {
     const size_t d = (size_t)call->d_head, width = (size_t)whole_vectors(call->d_value);
     return FEW_ROWS * d + FEW_ROWS * SEGMENT_KEYS + (2 + FEW_ROWS) * FA_KEY_BLOCK +
-           KEYS_AT_ONCE * d + (VALUES_AT_ONCE + 3 * FEW_ROWS) * width;
+           KEYS_AT_ONCE * d + (VALUES_AT_ONCE + FEW_ROWS) * width +
+           2 * state_reals(FEW_ROWS, (ptrdiff_t)width);
 }
 
 static void place_few(few *f, const group *g, real *scratch) {
@@ -28,15 +50,20 @@ static void place_few(few *f, const group *g, real *scratch) {
     f->key = take(&scratch, KEYS_AT_ONCE * d);
     f->value = take(&scratch, VALUES_AT_ONCE * (size_t)f->width);
     f->block_out = take(&scratch, FEW_ROWS * (size_t)f->width);
-    f->segment_out = take(&scratch, FEW_ROWS * (size_t)f->width);
-    f->total_out = take(&scratch, FEW_ROWS * (size_t)f->width);
+    f->segment = take_state(&scratch, FEW_ROWS, f->width);
+    f->total = take_state(&scratch, FEW_ROWS, f->width);
+}
+
+static void set_rules(few *f) {
+    f->n_row = (int)f->g->n_row;
+    for (int r = 0; r < f->n_row; r++)
+        f->rule[r] = rule_of_row(f->g, r);
 }
 
 static void load_few(few *f) {
     const fa_attention *call = f->g->call;
-    f->n_row = (int)f->g->n_row;
+    set_rules(f);
     for (int r = 0; r < f->n_row; r++) {
-        f->rule[r] = rule_of_row(f->g, r);
         const row_rule *rule = &f->rule[r];
         widen_row(f->query + r * call->d_head, row_of(&f->g->query, rule->query, rule->head),
                   call->query.dtype, call->d_head, call->query.column);
@@ -61,11 +88,7 @@ static void finish_range(const few *f, key_range range, int64_t segment_first) {
 
 static void attend_segment(few *f, key_range range, int64_t segment_first) {
     real alpha[FEW_ROWS];
-    for (int r = 0; r < f->n_row; r++) {
-        f->segment_max[r] = -REAL_INFINITY;
-        f->segment_sum[r] = 0;
-    }
-    memset(f->segment_out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
+    clear_few(f, &f->segment);
     score_range(f, range, segment_first);
     finish_range(f, range, segment_first);
     for (int64_t first = range.first - range.first % FA_KEY_BLOCK; first < range.end;
@@ -83,31 +106,52 @@ static void attend_segment(few *f, key_range range, int64_t segment_first) {
 
 static void merge_few(few *f) {
     for (int r = 0; r < f->n_row; r++) {
-        const real both = r_max(f->total_max[r], f->segment_max[r]);
+        const real both = r_max(f->total.max[r], f->segment.max[r]);
         const real base = r_base(both);
-        const real alpha = r_exp2(f->total_max[r] - base);
-        const real beta = r_exp2(f->segment_max[r] - base);
-        const real scaled = f->segment_sum[r] * beta;
-        f->total_sum[r] = r_fma(f->total_sum[r], alpha, scaled);
-        f->total_max[r] = both;
+        const real alpha = r_exp2(f->total.max[r] - base);
+        const real beta = r_exp2(f->segment.max[r] - base);
+        const real scaled = f->segment.sum[r] * beta;
+        f->total.sum[r] = r_fma(f->total.sum[r], alpha, scaled);
+        f->total.max[r] = both;
         for (ptrdiff_t d = r * f->width; d < (r + 1) * f->width; d += VEC_LANES)
-            v_store(f->total_out + d, v_fma(v_load(f->total_out + d), v_set1(alpha),
-                                            v_mul(v_load(f->segment_out + d), v_set1(beta))));
+            v_store(f->total.out + d, v_fma(v_load(f->total.out + d), v_set1(alpha),
+                                            v_mul(v_load(f->segment.out + d), v_set1(beta))));
     }
 }
 
-/* Calls what is to be done with every segment that some row has keys in. */
-static void each_segment(few *f, void (*visit)(few *, key_range, int64_t)) {
-    const fa_attention *call = f->g->call;
-    const key_range all = range_in_segment(f, 0, f->g->n_key);
-    int64_t j = all.first;
-    while (j < all.end) {
-        const int64_t segment = segment_of_key(call, j);
-        const int64_t first = first_key_of_segment(call, segment);
-        const int64_t end = first_key_of_segment(call, segment + 1);
-        visit(f, range_in_segment(f, first, end), first);
-        j = end;
+/* What is to be done with the keys of one segment that some row has in range. */
+typedef void segment_visit(few *f, key_range range, int64_t segment_first);
+
+/* Segments first <= i < end: those with keys that some row has in range. */
+typedef struct segment_range {
+    int64_t first, end;
+} segment_range;
+
+static segment_range segments_of_few(const few *f) {
+    const key_range keys = range_of_rows(f->rule, f->n_row);
+    segment_range segments = {0, 0};
+    if (keys.first < keys.end) {
+        segments.first = segment_of_key(f->g->call, keys.first);
+        segments.end = segment_of_key(f->g->call, keys.end - 1) + 1;
     }
+    return segments;
+}
+
+static void visit_segment(few *f, int64_t segment, segment_visit *visit) {
+    const int64_t first = first_key_of_segment(f->g->call, segment);
+    const int64_t end = first_key_of_segment(f->g->call, segment + 1);
+    visit(f, range_in_segment(f, first, end), first);
+}
+
+/* Returns 0 if told to stop. */
+static int each_segment(few *f, segment_visit *visit) {
+    const segment_range segments = segments_of_few(f);
+    for (int64_t segment = segments.first; segment < segments.end; segment++) {
+        if (segment > segments.first && fa_pool_stopping())
+            return 0;
+        visit_segment(f, segment, visit);
+    }
+    return 1;
 }
 
 static void attend_and_merge(few *f, key_range range, int64_t segment_first) {
@@ -122,8 +166,8 @@ static void weigh_segment(few *f, key_range range, int64_t segment_first) {
     finish_range(f, range, segment_first);
     for (int r = 0; r < f->n_row; r++) {
         char *row = row_of(&f->g->weights, f->rule[r].query, f->rule[r].head);
-        const real max = f->total_max[r];
-        const vec base = v_set1(r_base(max)), sum = v_set1(f->total_sum[r]);
+        const real max = f->total.max[r];
+        const vec base = v_set1(r_base(max)), sum = v_set1(f->total.sum[r]);
         for (int64_t j = range.first - range.first % FA_KEY_BLOCK; j < range.end; j += VEC_LANES) {
             real lanes[VEC_LANES];
             const vec x = v_load(f->scores + r * SEGMENT_KEYS + (j - segment_first));
@@ -135,13 +179,9 @@ static void weigh_segment(few *f, key_range range, int64_t segment_first) {
     }
 }
 
-static void attend_few(few *f) {
-    for (int r = 0; r < f->n_row; r++) {
-        f->total_max[r] = -REAL_INFINITY;
-        f->total_sum[r] = 0;
-    }
-    memset(f->total_out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
-    each_segment(f, attend_and_merge);
+static int attend_few(few *f) {
+    clear_few(f, &f->total);
+    return each_segment(f, attend_and_merge);
 }
 
 static int few_is_suspect(const few *f) {
@@ -149,12 +189,12 @@ static int few_is_suspect(const few *f) {
     for (int r = 0; r < f->n_row; r++) {
         vec zero = v_set1(0); /* NaN once an x - x is; columns past d_value are 0 */
         for (ptrdiff_t d = 0; d < f->width; d += VEC_LANES) {
-            const vec x = v_load(f->total_out + r * f->width + d);
+            const vec x = v_load(f->total.out + r * f->width + d);
             zero = v_add(zero, v_sub(x, x));
         }
         v_store(zeros, zero);
         for (int i = 0; i < VEC_LANES; i++)
-            if (zeros[i] != 0 && f->total_sum[r] > 0)
+            if (zeros[i] != 0 && f->total.sum[r] > 0)
                 return 1;
     }
     return 0;
@@ -162,16 +202,21 @@ static int few_is_suspect(const few *f) {
 
 static void write_few_row(few *f, int r) {
     const group *g = f->g;
-    const row_end end = end_row(g, &f->rule[r], &f->total_max[r], &f->total_sum[r]);
+    const row_end end = end_row(g, &f->rule[r], &f->total.max[r], &f->total.sum[r]);
     const vec alpha = v_set1(end.alpha), sum = v_set1(end.sum), live = v_set1(end.live);
     const ptrdiff_t n = (ptrdiff_t)g->call->d_value;
     char *row = row_of(&g->output, f->rule[r].query, f->rule[r].head);
     for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
         const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
-        const vec o = v_load(f->total_out + r * f->width + d);
+        const vec o = v_load(f->total.out + r * f->width + d);
         store_columns(row, g->output.dtype, g->output.column, d, width,
                       output_of(o, alpha, sum, live));
     }
+}
+
+static void write_few(few *f) {
+    for (int r = 0; r < f->n_row; r++)
+        write_few_row(f, r);
 }
 
 static void run_few(const group *g, real *scratch) {
@@ -179,14 +224,14 @@ static void run_few(const group *g, real *scratch) {
     place_few(&f, g, scratch);
     load_few(&f);
     f.careful = 0;
-    attend_few(&f);
+    if (!attend_few(&f))
+        return;
     if (few_is_suspect(&f)) {
         f.careful = 1;
-        attend_few(&f);
+        if (!attend_few(&f))
+            return;
     }
-    for (int r = 0; r < f.n_row; r++) {
-        write_few_row(&f, r);
-    }
+    write_few(&f);
     if (g->call->weights.data)
         each_segment(&f, weigh_segment);
 }

@@ -15,16 +15,15 @@ typedef struct few {
     const group *g;
     int n_row;
     int careful;
-    ptrdiff_t width;                           /* d_value rounded up to whole vectors */
-    real *query;                               /* (FEW_ROWS, d_head) */
-    real *scores;                              /* (FEW_ROWS, SEGMENT_KEYS): t, then p, then w */
-    real *mask, *bias;                         /* (FA_KEY_BLOCK,), of one row and block */
-    real *visible;                             /* (FEW_ROWS, FA_KEY_BLOCK), careful only: 1 or 0 */
-    real *key;                                 /* (KEYS_AT_ONCE, d_head) */
-    real *value;                               /* (VALUES_AT_ONCE, width) */
-    real *block_out, *segment_out, *total_out; /* (FEW_ROWS, width) */
-    real segment_max[FEW_ROWS], segment_sum[FEW_ROWS];
-    real total_max[FEW_ROWS], total_sum[FEW_ROWS];
+    ptrdiff_t width;              /* d_value rounded up to whole vectors */
+    real *query;                  /* (FEW_ROWS, d_head) */
+    real *scores;                 /* (FEW_ROWS, SEGMENT_KEYS): t, then p, then w */
+    real *mask, *bias;            /* (FA_KEY_BLOCK,), of one row and block */
+    real *visible;                /* (FEW_ROWS, FA_KEY_BLOCK), careful only: 1 or 0 */
+    real *key;                    /* (KEYS_AT_ONCE, d_head) */
+    real *value;                  /* (VALUES_AT_ONCE, width) */
+    real *block_out;              /* (FEW_ROWS, width) */
+    softmax_state segment, total; /* (FEW_ROWS,), out (FEW_ROWS, width) */
     row_rule rule[FEW_ROWS];
 } few;
 
@@ -278,10 +277,10 @@ static void scale_weights(const few *f, const real *scores, int64_t first_key, i
 /* Scores of one row and block to weights of the block in place; returns whether any is visible. */
 static int softmax_row(few *f, int r, int64_t first_key, int n, real *scores, real *alpha) {
     int any;
-    const real both = r_max(f->segment_max[r], largest_visible(scores, n, &any));
+    const real both = r_max(f->segment.max[r], largest_visible(scores, n, &any));
     const real base = r_base(both);
     real sum = 0;
-    *alpha = r_exp2(f->segment_max[r] - base);
+    *alpha = r_exp2(f->segment.max[r] - base);
     if (f->careful)
         for (int j = 0; j < n; j++)
             f->visible[r * FA_KEY_BLOCK + j] = scores[j] != -REAL_INFINITY;
@@ -295,8 +294,8 @@ static int softmax_row(few *f, int r, int64_t first_key, int n, real *scores, re
             scale_weights(f, scores + j, first_key + j, width, p);
         v_store(scores + j, v_load(p));
     }
-    f->segment_sum[r] = r_fma(f->segment_sum[r], *alpha, sum);
-    f->segment_max[r] = both;
+    f->segment.sum[r] = r_fma(f->segment.sum[r], *alpha, sum);
+    f->segment.max[r] = both;
     return any;
 }
 
@@ -449,7 +448,7 @@ FA_NOINLINE void add_block(const few *f, int64_t first, int begin, int n, int at
         add_value(f, value_row(f, first + j, 0), at + j, f->careful ? f->visible + j : NULL);
     for (int r = 0; r < f->n_row; r++)
         for (ptrdiff_t d = 0; d < f->width; d += VEC_LANES) {
-            real *o = f->segment_out + r * f->width + d;
+            real *o = f->segment.out + r * f->width + d;
             v_store(o, v_fma(v_load(o), v_set1(alpha[r]), v_load(f->block_out + r * f->width + d)));
         }
 }

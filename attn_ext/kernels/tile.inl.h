@@ -115,7 +115,8 @@ static void merge_segment(const tile *t) {
     }
 }
 
-static void attend_tile(tile *t) {
+/* Returns 0 if told to stop. */
+static int attend_tile(tile *t) {
     const fa_attention *call = t->g->call;
     const key_range range = range_of_rows(t->rule, t->n_row);
     int64_t first = range.first;
@@ -124,6 +125,8 @@ static void attend_tile(tile *t) {
     if (first >= end)
         clear_state(&t->total, t->n_panel, call->d_value);
     while (first < end) {
+        if (n_segment > 0 && fa_pool_stopping())
+            return 0;
         const int64_t segment = segment_of_key(call, first);
         const int64_t stop = min_i64(end, first_key_of_segment(call, segment + 1));
         clear_state(&t->segment, t->n_panel, call->d_value);
@@ -144,6 +147,7 @@ static void attend_tile(tile *t) {
             merge_segment(t);
         }
     }
+    return 1;
 }
 
 /* Whether a row that sees a key and is not NaN has a column that is not finite. */
@@ -183,7 +187,7 @@ static void weigh_panel(const tile *t, const block *b, int panel) {
 
 static void write_weights(const tile *t) {
     const fa_attention *call = t->g->call;
-    for (int64_t first = 0; first < t->g->n_key; first += FA_KEY_BLOCK) {
+    for (int64_t first = 0; first < t->g->n_key && !fa_pool_stopping(); first += FA_KEY_BLOCK) {
         const int64_t end = min_i64(t->g->n_key, first + FA_KEY_BLOCK);
         block whole = open_block(t, first, end);
         for (int panel = 0; panel < t->n_panel; panel++) {
@@ -243,10 +247,12 @@ static void run_tile(const group *g, int64_t first_row, real *scratch) {
     place_tile(&t, g, scratch);
     load_tile(&t, first_row);
     t.careful = 0;
-    attend_tile(&t);
+    if (!attend_tile(&t))
+        return;
     if (tile_is_suspect(&t)) {
         t.careful = 1;
-        attend_tile(&t);
+        if (!attend_tile(&t))
+            return;
     }
     for (int row = 0; row < t.n_row; row += VEC_LANES)
         write_rows(&t, row);

@@ -33,7 +33,11 @@ OPTIONS = {
 SECONDS = 300
 WRAPPED = {
     "test_no_memory": ("-Wl,--wrap=malloc", "-Wl,--wrap=free"),
-    "test_plan": ("-Wl,--wrap=malloc", "-Wl,--wrap=fa_pool_run"),
+    "test_plan": (
+        "-Wl,--wrap=malloc",
+        "-Wl,--wrap=fa_pool_run",
+        "-Wl,--wrap=fa_pool_run_rounds",
+    ),
 }
 
 

@@ -51,7 +51,7 @@ typedef struct way {
 static const way ways[] = {
     {"tile", 200, 100, 16, 0, 1},           {"tile on threads", 200, 200, 64, 0, 4},
     {"few rows", 1, 200, 32, 0, 1},         {"few rows of float64", 3, 200, 32, 1, 4},
-    {"tile of float64", 100, 200, 8, 1, 1},
+    {"tile of float64", 100, 200, 8, 1, 1}, {"segments on threads", 1, 50000, 32, 0, 4},
 };
 
 static fa_array array_of(void *data, fa_dtype dtype, int64_t d) {
@@ -70,6 +70,8 @@ static fa_status attend(const fa_kernel_set *kernels, const way *w) {
         w->is_float64 ? array_of(query64, real, w->d_head) : array_of(query, real, w->d_head);
     call.key = array_of(key, FA_FLOAT32, w->d_head);
     call.value = array_of(value, FA_FLOAT32, w->d_head);
+    if (w->n_key * w->d_head > N_VALUE)
+        call.key.row = call.value.row = 0;
     call.output =
         w->is_float64 ? array_of(output64, real, w->d_head) : array_of(output, real, w->d_head);
     call.window_left = call.window_right = -1;

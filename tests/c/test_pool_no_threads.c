@@ -1,6 +1,8 @@
 /* The pool built for a platform without threads: the same runs, on the caller alone. */
 #define FA_NO_THREADS
 #define fa_pool_run plain_pool_run
+#define fa_pool_run_rounds plain_pool_run_rounds
+#define fa_pool_stopping plain_pool_stopping
 #define fa_pool_thread_count plain_pool_thread_count
 #define fa_pool_shutdown plain_pool_shutdown
 
