@@ -5,6 +5,10 @@
  */
 #define VEC_LANES 4
 
+/* Vectors live in memory here: unrolling brings nothing but code. */
+#undef FA_UNROLL
+#define FA_UNROLL
+
 #if FA_REAL_BITS == 32
 typedef float real;
 #else
