@@ -1,4 +1,9 @@
-"""softmax, log_softmax, logsumexp and softmax_vjp: results, types, layouts, places to write to."""
+"""softmax, log_softmax, logsumexp and softmax_vjp: results, types, layouts, places to write to.
+
+FAST_ATTENTION_TEST_POINTS=10000000 tries so many elements in rows of every size instead of 30,000.
+"""
+
+import os
 
 import numpy as np
 import pytest
@@ -10,6 +15,8 @@ from fast_attention import log_softmax, logsumexp, softmax, softmax_vjp
 
 INTEGERS = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", ">u2"]
 INF, NAN = np.inf, np.nan
+POINTS = int(os.environ.get("FAST_ATTENTION_TEST_POINTS", "30000"))
+POINTS_AT_ONCE = 1_000_000
 # row, softmax, log_softmax, logsumexp
 ROWS = {
     "one": ([3.5], [1.0], [0.0], 3.5),
@@ -57,6 +64,27 @@ def test_results_of_any_length_are_within_the_bound(engine, n, dtype):
 def test_results_of_any_size_are_within_the_bound(engine, size, dtype):
     check(drawn(5, (4, 50), dtype, size))
     check(drawn(5, (4, 50), dtype, size) + np.asarray(1000, dtype))
+
+
+def rows_of_every_size(rng, n_row, n, dtype):
+    """Rows from all but equal to wider than exp reaches, around numbers of any size; with ties."""
+    decades = np.log10(np.finfo(dtype).max) - 2
+    spread = 10.0 ** rng.uniform(-9, 3.5, (n_row, 1))
+    middle = np.where(rng.random((n_row, 1)) < 0.3, 0, 10.0 ** rng.uniform(-9, decades, (n_row, 1)))
+    x = spread * rng.standard_normal((n_row, n)) + middle * rng.choice([-1, 1], (n_row, 1))
+    x[rng.random((n_row, n)) < 0.02] = -INF
+    is_tied = rng.random(n_row) < 0.2
+    x[is_tied, rng.integers(0, n)] = x[is_tied].max(axis=-1)
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("n", [2, 37, 512])
+def test_rows_of_every_size_are_within_the_bound(engine, n, dtype):
+    rng = np.random.default_rng(n)
+    for start in range(0, POINTS, POINTS_AT_ONCE):
+        n_row = min(POINTS_AT_ONCE, POINTS - start) // n
+        check(rows_of_every_size(rng, n_row, n, dtype))
 
 
 def assert_equal(actual, expected):

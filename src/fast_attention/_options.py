@@ -86,7 +86,8 @@ def _is_one_or_zero(mask: Array) -> bool:
 
 _ONES_AND_ZEROS = (
     "attn_mask of dtype {} holds zeros and ones only, which are added to the scores and mask "
-    "nothing. To attend where it is 1 pass attn_mask.astype(bool); as an addend, pass it as bias"
+    "nothing. To attend where it is 1 pass attn_mask.astype(bool), where it is 0 attn_mask == 0; "
+    "as an addend, pass it as bias"
 )
 
 _TWO_ALIGNMENTS = (
