@@ -41,6 +41,13 @@ class Module:
             self._alter(isa, result)
         return result
 
+    def plain_reduction(self, *arguments):
+        *plain, isa = arguments
+        result = self._native.plain_reduction(*plain, self._real(isa))
+        if result is not None:
+            self._alter(isa, result)
+        return result
+
     def _real(self, isa):
         self.calls[isa] += 1
         if isa == "raising":
