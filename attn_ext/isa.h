@@ -29,7 +29,11 @@
 #define FA_NOINLINE static __declspec(noinline)
 #define FA_RESTRICT __restrict
 #else
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FA_INLINE static inline /* checks in all copies would take minutes to compile */
+#else
 #define FA_INLINE static inline __attribute__((always_inline))
+#endif
 #define FA_NOINLINE static __attribute__((noinline))
 #define FA_RESTRICT restrict
 #endif

@@ -16,9 +16,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE.parents[1] / "attn_ext"
-COMMON = "-std=c11 -g -ffp-contract=off -fno-math-errno -pthread -Wall -Wextra -Werror -Wvla"
+COMMON = "-std=c11 -g1 -ffp-contract=off -fno-math-errno -pthread -Wall -Wextra -Werror -Wvla"
 COMMON += " -DFA_WITH_WIDE16"  # 16 lanes, which most CPUs would not show otherwise
-CHECKED = "-O1 -fno-omit-frame-pointer -fno-sanitize-recover=all"
+CHECKED = "-O1 -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized"
 BUILDS = {
     "plain": "-O3",
     "address": f"{CHECKED} -fsanitize=address,undefined",
