@@ -13,8 +13,10 @@ A native build that fails, fails: there is no silent fall back to the package wi
 import os
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import chain
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -37,6 +39,15 @@ class NativeBuild(build_ext):
         flags = MSVC_FLAGS if self.compiler.compiler_type == "msvc" else GCC_FLAGS + THREADS
         for extension in self.extensions:
             extension.extra_compile_args = flags
+        compile_files = self.compiler.compile
+
+        def compile_each(sources, **options):
+            """Compile on every processor: each file of kernels takes many seconds."""
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = pool.map(lambda source: compile_files([source], **options), sources)
+                return list(chain.from_iterable(objects))
+
+        self.compiler.compile = compile_each
         super().build_extensions()
 
     def copy_extensions_to_source(self):
