@@ -26,7 +26,8 @@ BUILDS = {
 }
 FRAME_LIMIT = "-Wframe-larger-than=16384"  # of the core: threads of others may have small stacks
 OPTIONS = {
-    "ASAN_OPTIONS": "detect_stack_use_after_return=1",
+    # its stack for returned frames is not aligned for vectors of 64 bytes (GCC 12)
+    "ASAN_OPTIONS": "detect_stack_use_after_return=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "die_after_fork=0",  # the pool is tested across a fork
 }
