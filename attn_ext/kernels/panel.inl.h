@@ -24,6 +24,7 @@ typedef struct tile {
     real *key, *value;       /* (FA_KEY_BLOCK, d_head or d_value): a widened block */
     softmax_state segment, total;
     row_rule rule[TILE_ROWS];
+    key_range seen_by_some[TILE_PANELS], seen_by_all[TILE_PANELS]; /* rows of the panel */
 } tile;
 
 /* The keys of one block as one panel sees them; indices count from the block's first key. */
@@ -242,12 +243,13 @@ FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
 
 /* ---- scores ---- */
 
-FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const score_rules *rules,
-                          const real *query, int j) {
+/* Plain: the score is the product times the factor and nothing else. */
+FA_INLINE void score_rows(int n_row, int is_plain, const tile *t, const block *b,
+                          const score_rules *rules, const real *query, int j) {
     const vec factor = v_set1(t->g->score_factor);
-    const real *key_scale = scale_of_key(&t->g->key_scale, b->first_key + j);
+    const real *key_scale = is_plain ? NULL : scale_of_key(&t->g->key_scale, b->first_key + j);
     const ptrdiff_t scale_step = t->g->key_scale.column;
-    const int is_final = rules->form.softcap == 0 && has_rules(rules);
+    const int is_final = !is_plain && rules->form.softcap == 0 && has_rules(rules);
     real *scores = t->scores + j * PANEL;
     const row_sums dot = multiply_rows(n_row, b->key + j * b->key_row, b->key_row, b->key_step,
                                        query, t->g->call->d_head);
@@ -267,19 +269,29 @@ FA_INLINE void score_rows(int n_row, const tile *t, const block *b, const score_
     }
 }
 
+FA_INLINE void score_panel_as(int is_plain, const tile *t, const block *b, const score_rules *rules,
+                              const real *query) {
+    int j = b->first;
+    for (; j + KERNEL_ROWS <= b->end; j += KERNEL_ROWS)
+        score_rows(KERNEL_ROWS, is_plain, t, b, rules, query, j);
+    for (; KERNEL_ROWS > 6 && j + 4 <= b->end; j += 4)
+        score_rows(4, is_plain, t, b, rules, query, j);
+    for (; j + 2 <= b->end; j += 2)
+        score_rows(2, is_plain, t, b, rules, query, j);
+    if (j < b->end)
+        score_rows(1, is_plain, t, b, rules, query, j);
+}
+
 /* Final scores of one panel and block, and their maximum. */
 FA_NOINLINE void score_panel(const tile *t, const block *b, int panel) {
     const real *query = t->query + (size_t)panel * PANEL * (size_t)t->g->call->d_head;
     const score_rules rules = open_rules(t, b, panel);
     for (int v = 0; v < PANEL_VECS; v++)
         v_store(t->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
-    int j = b->first;
-    for (; j + KERNEL_ROWS <= b->end; j += KERNEL_ROWS)
-        score_rows(KERNEL_ROWS, t, b, &rules, query, j);
-    for (; j + 2 <= b->end; j += 2)
-        score_rows(2, t, b, &rules, query, j);
-    if (j < b->end)
-        score_rows(1, t, b, &rules, query, j);
+    if (!has_rules(&rules) && !t->g->key_scale.data)
+        score_panel_as(1, t, b, &rules, query);
+    else
+        score_panel_as(0, t, b, &rules, query);
     if (rules.form.softcap != 0)
         finish_capped(b, &rules);
 }
@@ -371,22 +383,28 @@ FA_NOINLINE void add_visible_values(const tile *t, const block *b, real *out) {
 
 /* ---- all of it ---- */
 
-static void panel_range(const tile *t, int panel, int64_t end_of_block, block *b) {
-    int64_t first = INT64_MAX, end = 0, all_first = 0, all_end = INT64_MAX;
+static void open_panel_keys(tile *t, int panel) {
+    key_range some = {INT64_MAX, 0}, all = {0, INT64_MAX};
     for (int i = panel * PANEL; i < (panel + 1) * PANEL && i < t->n_row; i++) {
         const row_rule *rule = &t->rule[i];
         if (rule->first < rule->end) {
-            first = min_i64(first, rule->first);
-            end = max_i64(end, rule->end);
+            some.first = min_i64(some.first, rule->first);
+            some.end = max_i64(some.end, rule->end);
         }
-        all_first = max_i64(all_first, rule->first);
-        all_end = min_i64(all_end, rule->end);
+        all.first = max_i64(all.first, rule->first);
+        all.end = min_i64(all.end, rule->end);
     }
-    first = max_i64(first, b->first_key);
-    end = min_i64(end, end_of_block);
+    t->seen_by_some[panel] = some;
+    t->seen_by_all[panel] = all;
+}
+
+static void panel_range(const tile *t, int panel, int64_t end_of_block, block *b) {
+    const key_range some = t->seen_by_some[panel], all = t->seen_by_all[panel];
+    const int64_t first = max_i64(some.first, b->first_key);
+    const int64_t end = min_i64(some.end, end_of_block);
     b->first = (int)(first < end ? first - b->first_key : 0);
     b->end = (int)(first < end ? end - b->first_key : 0);
-    b->needs_range = all_first > first || all_end < end;
+    b->needs_range = all.first > first || all.end < end;
 }
 
 /* The mask of one panel and block; keys that it hides from all rows are taken off the ends. */

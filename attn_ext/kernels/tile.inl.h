@@ -58,6 +58,8 @@ static void load_tile(tile *t, int64_t first_row) {
                            call->query.dtype, call->d_head, call->query.column);
         }
     }
+    for (int panel = 0; panel < t->n_panel; panel++)
+        open_panel_keys(t, panel);
 }
 
 static void clear_state(softmax_state *s, int n_panel, int64_t d_value) {
