@@ -5,7 +5,7 @@ import support
 
 from fast_attention import _backend
 
-collect_ignore = ["platform"]  # scripts, some of which need what a test environment lacks
+collect_ignore = ["c", "platform"]  # scripts, some of which need what a test environment lacks
 
 
 def _name(engine):
