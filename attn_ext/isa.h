@@ -47,10 +47,21 @@
 #define FA_UNROLL
 #endif
 
+/* Before loads of constants that a compiler would otherwise do once, early, and keep on the stack.
+ */
+#if defined(__GNUC__)
+#define FA_LOAD_AGAIN() __asm__ volatile("" ::: "memory")
+#else
+#define FA_LOAD_AGAIN() ((void)0)
+#endif
+
+/* Ask for a cache line: into the nearest cache, or into the second, for what is needed later. */
 #if defined(__GNUC__)
 #define FA_PREFETCH(address) __builtin_prefetch(address)
+#define FA_PREFETCH_FAR(address) __builtin_prefetch(address, 0, 2)
 #else
 #define FA_PREFETCH(address) ((void)(address))
+#define FA_PREFETCH_FAR(address) ((void)(address))
 #endif
 
 #endif

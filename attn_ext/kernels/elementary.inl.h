@@ -94,3 +94,29 @@ FA_INLINE real r_base(real max) { return max == -REAL_INFINITY ? 0 : max; }
 
 FA_INLINE real r_max(real a, real b) { return a > b ? a : b; }
 FA_INLINE int r_is_finite(real x) { return x - x == 0; }
+
+/* p / s correctly rounded, z = 1 / s rounded, in three operations instead of a division. Where q is
+ * one of the two neighbours of p / s, this is Markstein's theorem (IBM J. Res. Dev. 34, 1990). It
+ * may be one further off only if the significand of p is less than that of s, and then fails only
+ * next to a midpoint of two floats: tests/c/test_quotient.c goes through all such pairs. It needs
+ * q, z and p - q s to be normal, which the caller sees to. */
+#if defined(FA_FUSED) && FA_REAL_BITS == 32
+#define HAS_QUOTIENT 1
+FA_INLINE vec v_quotient(vec p, vec s, vec z) {
+    const vec q = v_mul(p, z);
+    return v_fma(v_fma(q, v_sub(v_set1(0), s), p), z, q);
+}
+#else
+#define HAS_QUOTIENT 0
+FA_INLINE vec v_quotient(vec p, vec s, vec z) {
+    (void)z;
+    return v_div(p, s);
+}
+#endif
+
+/* Whether all lanes of x are within 2^-40 and 2^40, from where no quotient leaves what v_quotient
+ * can do. */
+FA_INLINE int v_is_moderate(vec least, vec most) {
+    const vec low = v_set1((real)0x1p-40), high = v_set1((real)0x1p40);
+    return m_all(m_and(v_le(low, least), v_le(most, high)));
+}

@@ -7,8 +7,11 @@
        */
 #define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
 
+/* An instruction set may have v_load_turned for rows of some types. */
 #ifndef TURNED_COLUMNS
-#define TURNED_COLUMNS VEC_LANES /* columns that v_load_turned gives */
+#define TURNED_COLUMNS VEC_LANES
+#define TURNS_WHILE_LOADING(dtype) ((void)(dtype), 0)
+#define v_load_turned(dtype, p, row, r) ((void)0)
 #endif
 
 typedef struct few {
@@ -27,11 +30,33 @@ typedef struct few {
     row_rule rule[FEW_ROWS];
 } few;
 
-/* Ask for a row early: rows follow each other faster than the hardware looks ahead. */
-FA_INLINE void prefetch_row(const row_view *view, int64_t i, int64_t n_column) {
+/* Keys and values are asked for early, in the order of memory and into the second cache: requests
+ * of the first would wait for each other, and rows of keys are read in turns that no hardware
+ * foresees.
+ */
+#define BYTES_AHEAD 4096 /* of values */
+
+FA_INLINE void prefetch_row(const row_view *view, int64_t i, ptrdiff_t row_bytes) {
     const char *row = row_at(view, (ptrdiff_t)i);
-    for (ptrdiff_t at = 0; at < n_column * (ptrdiff_t)dtype_size(view->dtype); at += 64)
-        FA_PREFETCH(row + at);
+    for (ptrdiff_t at = 0; at < row_bytes; at += 64)
+        FA_PREFETCH_FAR(row + at);
+}
+
+/* The cache lines of rows of `size` bytes, one after another. */
+typedef struct row_lines {
+    const char *row;
+    ptrdiff_t at, size, stride;
+} row_lines;
+
+FA_INLINE void prefetch_lines(row_lines *lines, int n) {
+    for (int i = 0; i < n; i++) {
+        FA_PREFETCH_FAR(lines->row + lines->at);
+        lines->at += 64;
+        if (lines->at >= lines->size) {
+            lines->at = 0;
+            lines->row += lines->stride;
+        }
+    }
 }
 
 /* ---- scores ---- */
@@ -63,39 +88,20 @@ FA_INLINE void turn_last_columns(fa_dtype dtype, const char *key, ptrdiff_t row,
     v_transpose(t);
 }
 
-/* How many columns are turned at once, so that the registers hold them beside the sums. */
-FA_INLINE int columns_turned(fa_dtype dtype, int n_row) {
-    return dtype == REAL_DTYPE && n_row > 2 ? TURNED_COLUMNS : VEC_LANES;
+/* Columns of VEC_LANES keys, `row` bytes apart: how many at once, and as one vector each. */
+FA_INLINE int columns_turned(fa_dtype dtype) {
+    return TURNS_WHILE_LOADING(dtype) ? TURNED_COLUMNS : VEC_LANES;
 }
 
-FA_INLINE void turn_columns(fa_dtype dtype, int n, const char *key, ptrdiff_t row, vec *t) {
-    if (dtype == REAL_DTYPE) {
-        for (int i = 0; i < n; i += TURNED_COLUMNS)
-            v_load_turned((const real *)key + i, row / (ptrdiff_t)sizeof(real), t + i);
+FA_INLINE void turn_columns(fa_dtype dtype, const char *key, ptrdiff_t row, vec *t) {
+    if (TURNS_WHILE_LOADING(dtype)) {
+        v_load_turned(dtype, key, row, t);
         return;
     }
     FA_UNROLL
     for (int i = 0; i < VEC_LANES; i++)
         t[i] = v_widen(key + i * row, dtype);
     v_transpose(t);
-}
-
-/* Ask for what VEC_LANES rows hold `ahead` bytes on, once per cache line, a little with each load:
- * in a burst it would fill the miss buffers. */
-FA_INLINE void prefetch_keys(const char *key, ptrdiff_t row, ptrdiff_t ahead) {
-    FA_UNROLL
-    for (int i = 0; i < VEC_LANES; i++)
-        FA_PREFETCH(key + i * row + ahead);
-}
-
-/* How far on to ask, in bytes: for one row, which is through with its keys soonest, 256 on, in the
- * rows of the next keys once these end; for more rows, the same place of the next keys. */
-FA_INLINE ptrdiff_t distance_ahead(int n_row, int n_vec, ptrdiff_t row, ptrdiff_t at,
-                                   ptrdiff_t end) {
-    const ptrdiff_t next = n_vec * VEC_LANES * row;
-    if (n_row > 1)
-        return next;
-    return at + 256 < end ? 256 : next + 256 - end;
 }
 
 /* Scores of n_vec vectors of keys for n_row rows from row r on. Their product is the number of fma
@@ -108,14 +114,16 @@ FA_INLINE void score_keys(fa_dtype dtype, int n_row, int n_vec, const few *f, in
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < n_vec; v++)
             dot[m][v] = v_set1(0);
-    const int n_turned = columns_turned(dtype, n_row);
+    const int n_turned = columns_turned(dtype);
+    const int n_line = r > 0 ? 0 : (int)((VEC_LANES * n_turned * size + 63) / 64); /* of a turn */
+    row_lines next = {keys.data + KEYS_AT_ONCE * keys.row, 0, d * size, keys.row};
     ptrdiff_t k = 0;
     for (; k + n_turned <= d; k += n_turned) {
-        const ptrdiff_t ahead = distance_ahead(n_row, n_vec, keys.row, k * size, d * size);
         for (int v = 0; v < n_vec; v++) {
             const char *place = keys.data + v * VEC_LANES * keys.row + k * size;
-            prefetch_keys(place, keys.row, ahead);
-            turn_columns(dtype, n_turned, place, keys.row, t);
+            prefetch_lines(&next, n_line);
+            FA_LOAD_AGAIN(); /* the queries */
+            turn_columns(dtype, place, keys.row, t);
             FA_UNROLL
             for (int i = 0; i < n_turned; i++)
                 FA_UNROLL
@@ -415,9 +423,12 @@ static void add_value(const few *f, const char *value, int j, const real *visibl
 /* VALUES_AT_ONCE values from key `first` on, whose weights start in column j of the scores. */
 FA_INLINE void add_values_as(fa_dtype dtype, const few *f, int64_t first, int j) {
     const char *value[VALUES_AT_ONCE];
+    const ptrdiff_t row_bytes =
+        (ptrdiff_t)f->g->call->d_value * (ptrdiff_t)dtype_size(f->g->value.dtype);
+    const int64_t ahead = max_i64(VALUES_AT_ONCE, BYTES_AHEAD / max_i64(1, row_bytes));
     for (int i = 0; i < VALUES_AT_ONCE; i++) {
         value[i] = value_row(f, first + i, i);
-        prefetch_row(&f->g->value, first + i + VALUES_AT_ONCE, f->g->call->d_value);
+        prefetch_row(&f->g->value, first + i + ahead, row_bytes);
     }
     if (f->n_row == 1)
         add_values_to_row(dtype, f, value, j);

@@ -207,22 +207,6 @@ FA_INLINE void add_products(const real *g, const real *y, int64_t n, vec partial
 
 /* ---- results ---- */
 
-/* p / s correctly rounded, z = 1 / s rounded, in three operations instead of a division. Where q is
- * one of the two neighbours of p / s, this is Markstein's theorem (IBM J. Res. Dev. 34, 1990). It
- * may be one further off only if the significand of p is less than that of s, and then fails only
- * next to a midpoint of two floats: tests/c/test_quotient.c goes through all such pairs. */
-#if defined(FA_FUSED) && FA_REAL_BITS == 32
-FA_INLINE vec v_quotient(vec p, vec s, vec z) {
-    const vec q = v_mul(p, z);
-    return v_fma(v_fma(q, v_sub(v_set1(0), s), p), z, q);
-}
-#else
-FA_INLINE vec v_quotient(vec p, vec s, vec z) {
-    (void)z;
-    return v_div(p, s);
-}
-#endif
-
 FA_INLINE void fill_row(real *y, int64_t n, real x) {
     for (int64_t k = 0; k < n; k += VEC_LANES)
         store_some(y + k, n - k, v_set1(x));

@@ -44,6 +44,22 @@ FA_INLINE vec output_of(vec o, vec alpha, vec sum, vec live) {
     return v_drop(v_eq(live, v_set1(0)), v_div(v_mul(o, alpha), sum));
 }
 
+/* The same of n vectors. A division takes as long as ten multiplications on some CPUs. */
+FA_INLINE void outputs_of(int n, vec *x, vec alpha, vec sum, vec inverse_sum, vec live) {
+    vec least = v_abs(x[0]), most = least;
+    for (int k = 1; HAS_QUOTIENT && k < n; k++) {
+        least = v_min(v_abs(x[k]), least);
+        most = v_max(v_abs(x[k]), most);
+    }
+    const int is_plain = m_all(v_eq(alpha, v_set1(1))) && v_is_moderate(sum, sum);
+    if (HAS_QUOTIENT && is_plain && v_is_moderate(least, most))
+        for (int k = 0; k < n; k++)
+            x[k] = v_quotient(x[k], sum, inverse_sum);
+    else
+        for (int k = 0; k < n; k++)
+            x[k] = output_of(x[k], alpha, sum, live);
+}
+
 /* One NaN, no negative zero. */
 FA_INLINE vec v_clean(vec x) {
     return v_select(v_eq(x, x), v_add(x, v_set1(0)), v_set1(quiet_nan()));

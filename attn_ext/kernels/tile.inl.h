@@ -232,12 +232,13 @@ static void write_rows(const tile *t, int row) {
         to[i] = row_of(&g->output, rule->query, rule->head);
     }
     const vec alpha = v_load(alphas), sum = v_load(sums), live = v_load(lives);
+    const vec inverse_sum = v_div(v_set1(1), sum);
     for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
         const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
         vec x[VEC_LANES];
         for (int k = 0; k < VEC_LANES; k++)
-            x[k] = k < width ? output_of(v_load(total + (d + k) * PANEL), alpha, sum, live)
-                             : v_set1(0);
+            x[k] = k < width ? v_load(total + (d + k) * PANEL) : v_set1(1);
+        outputs_of(VEC_LANES, x, alpha, sum, inverse_sum, live);
         v_transpose(x);
         for (int i = 0; i < n_row; i++)
             store_columns(to[i], g->output.dtype, g->output.column, d, width, x[i]);

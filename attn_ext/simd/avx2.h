@@ -82,17 +82,18 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
     }
 }
 
-/* TURNED_COLUMNS columns of VEC_LANES rows, `row` reals apart, turned while they are loaded: halves
- * of rows i and i + 4 meet in one register, which saves a third of the shuffles. */
+/* Four columns of 8 rows of float32, `row` bytes apart, turned while they are loaded: halves of
+ * rows i and i + 4 meet in one register, which saves a third of the shuffles. */
 #define TURNED_COLUMNS 4
-FA_INLINE vec v_load_halves(const real *low, const real *high) {
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
+#define TURNS_WHILE_LOADING(dtype) ((dtype) == FA_FLOAT32)
+FA_INLINE vec v_load_halves(const char *p, ptrdiff_t row) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const real *)p)),
+                                _mm_loadu_ps((const real *)(p + 4 * row)), 1);
 }
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    const real *q = p + 4 * row;
-    const vec a = v_load_halves(p, q), b = v_load_halves(p + row, q + row);
-    const vec c = v_load_halves(p + 2 * row, q + 2 * row);
-    const vec d = v_load_halves(p + 3 * row, q + 3 * row);
+FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec r[TURNED_COLUMNS]) {
+    (void)dtype;
+    const vec a = v_load_halves(p, row), b = v_load_halves(p + row, row);
+    const vec c = v_load_halves(p + 2 * row, row), d = v_load_halves(p + 3 * row, row);
     const vec ab0 = _mm256_unpacklo_ps(a, b), ab1 = _mm256_unpackhi_ps(a, b);
     const vec cd0 = _mm256_unpacklo_ps(c, d), cd1 = _mm256_unpackhi_ps(c, d);
     r[0] = _mm256_shuffle_ps(ab0, cd0, 0x44);
@@ -178,12 +179,6 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
     r[1] = _mm256_permute2f128_pd(b, d, 0x20);
     r[2] = _mm256_permute2f128_pd(a, c, 0x31);
     r[3] = _mm256_permute2f128_pd(b, d, 0x31);
-}
-
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    for (int i = 0; i < VEC_LANES; i++)
-        r[i] = v_load(p + i * row);
-    v_transpose(r);
 }
 
 FA_INLINE real r_tree_sum(vec a) {

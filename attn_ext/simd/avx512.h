@@ -89,21 +89,47 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
         turn_quarters(q[c], r + 4 * c);
 }
 
-/* A VEC_LANES x VEC_LANES block of rows `row` reals apart, turned while it is loaded: quarters of
- * four rows meet in one register by masked loads, which leaves half of the shuffles. */
-FA_INLINE vec v_load_quarters(const real *p, ptrdiff_t row) {
-    vec q = _mm512_castps128_ps512(_mm_loadu_ps(p));
-    q = _mm512_mask_broadcast_f32x4(q, 0x00f0, _mm_loadu_ps(p + 4 * row));
-    q = _mm512_mask_broadcast_f32x4(q, 0x0f00, _mm_loadu_ps(p + 8 * row));
-    return _mm512_mask_broadcast_f32x4(q, 0xf000, _mm_loadu_ps(p + 12 * row));
+/* Four columns of 16 rows, turned while they are loaded: quarters of rows i, i + 4, i + 8 and i +
+ * 12 meet in one register by masked loads, which leaves half of the shuffles and needs few
+ * registers. Rows of any type: they are `row` bytes apart, and are widened once four of them have
+ * met. */
+#define TURNED_COLUMNS 4
+#define TURNS_WHILE_LOADING(dtype) ((void)(dtype), 1)
+FA_INLINE vec v_load_quarters_f32(const char *p, ptrdiff_t row) {
+    vec q = _mm512_castps128_ps512(_mm_loadu_ps((const float *)p));
+    q = _mm512_mask_broadcast_f32x4(q, 0x00f0, _mm_loadu_ps((const float *)(p + 4 * row)));
+    q = _mm512_mask_broadcast_f32x4(q, 0x0f00, _mm_loadu_ps((const float *)(p + 8 * row)));
+    return _mm512_mask_broadcast_f32x4(q, 0xf000, _mm_loadu_ps((const float *)(p + 12 * row)));
 }
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    for (int c = 0; c < VEC_LANES; c += 4) {
-        vec q[4];
-        for (int i = 0; i < 4; i++)
-            q[i] = v_load_quarters(p + c + i * row, row);
-        turn_quarters(q, r + c);
-    }
+FA_INLINE __m128i load_8_bytes(const char *p) { return _mm_loadl_epi64((const __m128i *)p); }
+FA_INLINE __m256i load_quarters_of_16_bits(const char *p, ptrdiff_t row) {
+    __m256i q = _mm256_castsi128_si256(load_8_bytes(p));
+    q = _mm256_mask_broadcastq_epi64(q, 0x2, load_8_bytes(p + 4 * row));
+    q = _mm256_mask_broadcastq_epi64(q, 0x4, load_8_bytes(p + 8 * row));
+    return _mm256_mask_broadcastq_epi64(q, 0x8, load_8_bytes(p + 12 * row));
+}
+FA_INLINE vec v_load_quarters_f16(const char *p, ptrdiff_t row) {
+    return _mm512_cvtph_ps(load_quarters_of_16_bits(p, row));
+}
+FA_INLINE vec v_load_quarters_bf16(const char *p, ptrdiff_t row) {
+    const __m512i x = _mm512_cvtepu16_epi32(load_quarters_of_16_bits(p, row));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+FA_INLINE vec v_load_quarters_i8(const char *p, ptrdiff_t row) {
+    int32_t four[4]; /* int8 of a row */
+    for (int i = 0; i < 4; i++)
+        memcpy(&four[i], p + 4 * i * row, sizeof four[i]);
+    const __m128i q = _mm_setr_epi32(four[0], four[1], four[2], four[3]);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
+}
+FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec r[TURNED_COLUMNS]) {
+    vec q[4];
+    for (int i = 0; i < 4; i++)
+        q[i] = dtype == FA_FLOAT32    ? v_load_quarters_f32(p + i * row, row)
+               : dtype == FA_FLOAT16  ? v_load_quarters_f16(p + i * row, row)
+               : dtype == FA_BFLOAT16 ? v_load_quarters_bf16(p + i * row, row)
+                                      : v_load_quarters_i8(p + i * row, row);
+    turn_quarters(q, r);
 }
 
 /* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
@@ -194,12 +220,6 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
         r[i + 2] = _mm512_shuffle_f64x2(high0, high1, 0x88);
         r[i + 6] = _mm512_shuffle_f64x2(high0, high1, 0xdd);
     }
-}
-
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    for (int i = 0; i < VEC_LANES; i++)
-        r[i] = v_load(p + i * row);
-    v_transpose(r);
 }
 
 FA_INLINE real r_tree_sum(vec a) {

@@ -161,9 +161,3 @@ FA_INLINE void v_store_part(real *p, vec a, int n) {
     for (int i = 0; i < VEC_LANES && i < n; i++)
         p[i] = lanes[i];
 }
-
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    for (int i = 0; i < VEC_LANES; i++)
-        r[i] = v_load(p + i * row);
-    v_transpose(r);
-}

@@ -161,9 +161,3 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
             r[j].lane[i] = x;
         }
 }
-
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    for (int i = 0; i < VEC_LANES; i++)
-        r[i] = v_load(p + i * row);
-    v_transpose(r);
-}

@@ -195,12 +195,6 @@ FA_INLINE real r_greatest(vec a) { return _mm_cvtsd_f64(_mm_max_sd(a, _mm_unpack
 
 #endif
 
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    for (int i = 0; i < VEC_LANES; i++)
-        r[i] = v_load(p + i * row);
-    v_transpose(r);
-}
-
 FA_INLINE real r_fma(real a, real b, real c) {
     const real product = a * b; /* rounded: contraction is off for the whole build */
     return product + c;

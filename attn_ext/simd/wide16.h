@@ -159,12 +159,6 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
         r[i] = v_load(columns[i]);
 }
 
-FA_INLINE void v_load_turned(const real *p, ptrdiff_t row, vec r[VEC_LANES]) {
-    for (int i = 0; i < VEC_LANES; i++)
-        r[i] = v_load(p + i * row);
-    v_transpose(r);
-}
-
 /* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
 FA_INLINE real r_tree_sum(vec a) {
     real s[VEC_LANES];
