@@ -95,6 +95,12 @@ FA_INLINE real r_base(real max) { return max == -REAL_INFINITY ? 0 : max; }
 FA_INLINE real r_max(real a, real b) { return a > b ? a : b; }
 FA_INLINE int r_is_finite(real x) { return x - x == 0; }
 
+/* a + b where the mask is set, or where it is not, else a; a is not -0. */
+#ifndef HAS_MASKED_ADD
+FA_INLINE vec v_add_kept(vmask m, vec a, vec b) { return v_add(a, v_keep(m, b)); }
+FA_INLINE vec v_add_dropped(vmask m, vec a, vec b) { return v_add(a, v_drop(m, b)); }
+#endif
+
 /* p / s correctly rounded, z = 1 / s rounded, in three operations instead of a division. Where q is
  * one of the two neighbours of p / s, this is Markstein's theorem (IBM J. Res. Dev. 34, 1990). It
  * may be one further off only if the significand of p is less than that of s, and then fails only

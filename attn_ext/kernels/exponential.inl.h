@@ -103,30 +103,33 @@ FA_INLINE void v_exp_many(const exp_words *c, int n, const vec *d, vec *e) {
         e[v] = v_exp(d[v]);
 }
 
-/* log(1 + t) for t >= 0 or NaN: once per row, always in float64, never fused. */
-static double log1p_of(double t) {
+/* log(1 + t) for t >= 0 or NaN of LOGS_AT_ONCE values: once per row, always in float64, never
+ * fused. Without a branch, so that a compiler makes one vector of them all. */
+#define LOGS_AT_ONCE 8
+
+static void log1p_of(const double t[LOGS_AT_ONCE], double log1p[LOGS_AT_ONCE]) {
     static const double r[] = {0x1.5555555555558p-1, 0x1.9999999995276p-2, 0x1.2492492dfd3d3p-2,
                                0x1.c71c62d643033p-3, 0x1.7462b900e4b3ep-3, 0x1.39fdd060a2a56p-3,
                                0x1.2b5f3df0a9a78p-3};
-    double s, c = 0, k = 0, g = r[6];
-    if (t < 0x1.a8p-2) {
-        s = t / (2 + t);
-    } else {
-        const double u = 1 + t;
+    for (int i = 0; i < LOGS_AT_ONCE; i++) {
+        const int is_small = t[i] < 0x1.a8p-2;
+        const double u = 1 + t[i];
         const uint64_t bits = fa_bits_f64(u);
         const uint64_t power = (bits - UINT64_C(0x3fe6a09e667f3bcd)) >> 52;
         const double z = fa_f64_from_bits(bits - (power << 52));
-        s = (z - 1) / (z + 1);
-        c = (t - (u - 1)) / u;
-        k = (double)power;
-        if (!(u - u == 0)) /* NaN, or beyond any sum */
-            return u;
+        /* as a double: bits of 2^52 + power */
+        const double exponent = fa_f64_from_bits(UINT64_C(0x4330000000000000) | power) - 0x1p52;
+        const double k = is_small ? 0 : exponent;
+        const double c = is_small ? 0 : (t[i] - (u - 1)) / u;
+        const double s = (is_small ? t[i] : z - 1) / (is_small ? 2 + t[i] : z + 1);
+        const double w = s * s;
+        double g = r[6];
+        for (int j = 5; j >= 0; j--) {
+            const double product = g * w;
+            g = product + r[j];
+        }
+        const double wg = w * g, tail = s * (2 + wg), low = k * 0x1.3de6af278ece6p-42;
+        const double log = k * 0x1.62e42fefa3p-1 + (tail + (low + c));
+        log1p[i] = u - u == 0 ? log : u; /* NaN, or beyond any sum */
     }
-    const double w = s * s;
-    for (int i = 5; i >= 0; i--) {
-        const double product = g * w;
-        g = product + r[i];
-    }
-    const double wg = w * g, tail = s * (2 + wg), low = k * 0x1.3de6af278ece6p-42;
-    return k * 0x1.62e42fefa3p-1 + (tail + (low + c));
 }

@@ -33,14 +33,39 @@ FA_INLINE void clear_partials(vec partial[PARTIAL_VECS]) {
         partial[v] = v_set1(0);
 }
 
-FA_INLINE real tree_sum(const vec partial[PARTIAL_VECS]) {
+/* The first additions of the tree: one vector is left. */
+FA_INLINE vec add_partials(const vec partial[PARTIAL_VECS]) {
     vec whole[PARTIAL_VECS];
     for (int v = 0; v < PARTIAL_VECS; v++)
         whole[v] = partial[v];
     for (int h = PARTIAL_VECS / 2; h > 0; h /= 2)
         for (int v = 0; v < h; v++)
             whole[v] = v_add(whole[v], whole[v + h]);
-    return r_tree_sum(whole[0]);
+    return whole[0];
+}
+
+FA_INLINE real tree_sum(const vec partial[PARTIAL_VECS]) {
+    return r_tree_sum(add_partials(partial));
+}
+
+/* The tree sum, or the greatest lane, of each of n vectors; they are used up. The trees of
+ * VEC_LANES vectors together take a third of the shuffles. `to` has room for whole vectors. */
+#ifndef HAS_TREES
+FA_INLINE vec v_trees(int is_sum, vec r[VEC_LANES]) {
+    v_transpose(r);
+    for (int h = VEC_LANES / 2; h > 0; h /= 2)
+        for (int i = 0; i < h; i++)
+            r[i] = is_sum ? v_add(r[i], r[i + h]) : v_max(r[i], r[i + h]);
+    return r[0];
+}
+#endif
+
+FA_INLINE void trees_of(int is_sum, int n, vec *r, real *to) {
+    int i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES)
+        v_store(to + i, v_trees(is_sum, r + i));
+    for (; i < n; i++)
+        to[i] = is_sum ? r_tree_sum(r[i]) : r_greatest(r[i]);
 }
 
 /* ---- maximum ---- */
@@ -55,28 +80,41 @@ FA_INLINE void widen_extent(vec x, vec *most, vec *least) {
     *least = v_min(x, *least);
 }
 
-FA_INLINE extent extent_of(const real *x, int64_t n) {
-    vec most[PARTIAL_VECS], least[PARTIAL_VECS], last[PARTIAL_VECS];
+#define EXTENT_VECS 4 /* as many as the latency of a maximum */
+
+/* The greatest and least elements, in lanes. */
+FA_INLINE void extent_lanes(const real *x, int64_t n, vec *greatest, vec *smallest) {
+    vec most[EXTENT_VECS], least[EXTENT_VECS];
     int64_t k = 0;
-    for (int v = 0; v < PARTIAL_VECS; v++) {
-        most[v] = v_set1(-REAL_INFINITY);
-        least[v] = v_set1(REAL_INFINITY);
-    }
-    for (; k + PARTIALS <= n; k += PARTIALS)
-        for (int v = 0; v < PARTIAL_VECS; v++)
-            widen_extent(v_load(x + k + v * VEC_LANES), &most[v], &least[v]);
-    if (k < n)
-        for (int v = 0; v < PARTIAL_VECS; v++) {
-            last[v] = load_or(x + k + v * VEC_LANES, n - k - v * VEC_LANES, x[0]);
-            widen_extent(last[v], &most[v], &least[v]);
+    *greatest = v_set1(-REAL_INFINITY);
+    *smallest = v_set1(REAL_INFINITY);
+    if (n >= EXTENT_VECS * VEC_LANES) {
+        for (int v = 0; v < EXTENT_VECS; v++)
+            most[v] = *greatest, least[v] = *smallest;
+        for (; k + EXTENT_VECS * VEC_LANES <= n; k += EXTENT_VECS * VEC_LANES)
+            for (int v = 0; v < EXTENT_VECS; v++)
+                widen_extent(v_load(x + k + v * VEC_LANES), &most[v], &least[v]);
+        for (int v = 0; v < EXTENT_VECS; v++) {
+            *greatest = v_max(most[v], *greatest);
+            *smallest = v_min(least[v], *smallest);
         }
-    for (int v = 1; v < PARTIAL_VECS; v++) {
-        most[0] = v_max(most[v], most[0]);
-        least[0] = v_min(least[v], least[0]);
     }
+    for (; k + VEC_LANES <= n; k += VEC_LANES)
+        widen_extent(v_load(x + k), greatest, smallest);
+    if (k < n)
+        widen_extent(load_or(x + k, n - k, x[0]), greatest, smallest);
+}
+
+FA_INLINE vmask is_narrow_lane(vec least, real max) {
+    return v_le(v_set1(NARROW), v_sub(least, v_set1(max)));
+}
+
+FA_INLINE extent extent_of(const real *x, int64_t n) {
+    vec most, least;
+    extent_lanes(x, n, &most, &least);
     extent e;
-    e.max = r_greatest(most[0]);
-    e.is_narrow = m_all(v_le(v_set1(NARROW), v_sub(least[0], v_set1(e.max))));
+    e.max = r_greatest(most);
+    e.is_narrow = m_all(is_narrow_lane(least, e.max));
     return e;
 }
 
@@ -123,8 +161,8 @@ FA_INLINE void add_next_others(const exp_words *c, int n, const real *x, int64_t
     for (int v = 0; v < n; v++) {
         const int to = v % PARTIAL_VECS;
         const vmask is_max = v_eq(at[v], max);
-        sum[to] = v_add(sum[to], v_drop(is_max, e[v]));
-        count[to] = v_add(count[to], v_keep(is_max, v_set1(1)));
+        sum[to] = v_add_dropped(is_max, sum[to], e[v]);
+        count[to] = v_add_kept(is_max, count[to], v_set1(1));
     }
 }
 
@@ -139,6 +177,10 @@ FA_INLINE void add_exponentials_as(const exp_words *c, int is_narrow, const real
         sum[v] = partial[v];
     for (; k + LONG_STEP <= n; k += LONG_STEP)
         add_next(c, EXP_AT_ONCE, x + k, p + k, LONG_STEP, from, is_narrow, sum);
+    if (2 * PARTIALS < LONG_STEP && k + 2 * PARTIALS <= n) {
+        add_next(c, 2 * PARTIAL_VECS, x + k, p + k, 2 * PARTIALS, from, is_narrow, sum);
+        k += 2 * PARTIALS;
+    }
     for (; k + PARTIALS <= n; k += PARTIALS)
         add_next(c, PARTIAL_VECS, x + k, p + k, PARTIALS, from, is_narrow, sum);
     if (k < n)
@@ -156,8 +198,10 @@ FA_INLINE void add_exponentials(const exp_words *c, const real *x, real *p, int6
         add_exponentials_as(c, 0, x, p, n, base, partial);
 }
 
-FA_INLINE int64_t add_others_as(const exp_words *c, int is_narrow, const real *x, int64_t n,
-                                real max, vec partial[PARTIAL_VECS]) {
+/* Adds exp(x - max) of the elements below the maximum to the partial sums; returns, in lanes, how
+ * many are equal to it. */
+FA_INLINE vec add_others_as(const exp_words *c, int is_narrow, const real *x, int64_t n, real max,
+                            vec partial[PARTIAL_VECS]) {
     const vec from = v_set1(max);
     vec sum[PARTIAL_VECS], count[PARTIAL_VECS];
     int64_t k = 0;
@@ -166,29 +210,47 @@ FA_INLINE int64_t add_others_as(const exp_words *c, int is_narrow, const real *x
         sum[v] = partial[v];
     for (; k + LONG_STEP <= n; k += LONG_STEP)
         add_next_others(c, EXP_AT_ONCE, x + k, LONG_STEP, from, is_narrow, sum, count);
+    if (2 * PARTIALS < LONG_STEP && k + 2 * PARTIALS <= n) {
+        add_next_others(c, 2 * PARTIAL_VECS, x + k, 2 * PARTIALS, from, is_narrow, sum, count);
+        k += 2 * PARTIALS;
+    }
     for (; k + PARTIALS <= n; k += PARTIALS)
         add_next_others(c, PARTIAL_VECS, x + k, PARTIALS, from, is_narrow, sum, count);
     if (k < n)
         add_next_others(c, PARTIAL_VECS, x + k, n - k, from, is_narrow, sum, count);
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = sum[v];
-    return (int64_t)tree_sum(count);
+    return add_partials(count);
 }
 
-/* Adds exp(x - max) of the elements below the maximum to the partial sums, and returns how many are
- * equal to it. They are counted in T, which is exact up to COUNT_LIMIT elements. */
+/* They are counted in T, which is exact up to COUNT_LIMIT elements. */
 #define COUNT_LIMIT (INT64_C(1) << 20)
-FA_INLINE int64_t add_others(const exp_words *c, const real *x, int64_t n, real max, int is_narrow,
-                             vec partial[PARTIAL_VECS]) {
+FA_INLINE vec add_others(const exp_words *c, const real *x, int64_t n, real max, int is_narrow,
+                         vec partial[PARTIAL_VECS]) {
     return is_narrow ? add_others_as(c, 1, x, n, max, partial)
                      : add_others_as(c, 0, x, n, max, partial);
 }
 
-/* a = log1p(r) of ARITHMETIC.md from the sum of the others; -inf marks an empty row. */
-FA_INLINE real log_of_rest(real max, real others, int64_t n_max) {
-    if (max == -REAL_INFINITY)
-        return others == others ? -REAL_INFINITY : others;
-    return (real)log1p_of(others + (real)(n_max - 1));
+/* a = log1p(r) of ARITHMETIC.md from the sums of the others, n rows; -inf marks an empty row. */
+static void logs_of_rest(int n, const real *max, const real *others, const int64_t *n_max,
+                         real *a) {
+    for (int first = 0; first < n; first += LOGS_AT_ONCE) {
+        const int count = n - first < LOGS_AT_ONCE ? n - first : LOGS_AT_ONCE;
+        double t[LOGS_AT_ONCE] = {0}, log1p[LOGS_AT_ONCE];
+        for (int i = 0; i < count; i++)
+            t[i] = others[first + i] + (real)(n_max[first + i] - 1);
+        log1p_of(t, log1p);
+        for (int i = 0; i < count; i++) {
+            const real rest = others[first + i], empty = rest == rest ? -REAL_INFINITY : rest;
+            a[first + i] = max[first + i] == -REAL_INFINITY ? empty : (real)log1p[i];
+        }
+    }
+}
+
+static real log_of_rest(real max, real others, int64_t n_max) {
+    real a;
+    logs_of_rest(1, &max, &others, &n_max, &a);
+    return a;
 }
 
 /* logsumexp from that. */
@@ -216,8 +278,8 @@ FA_INLINE void fill_row(real *y, int64_t n, real x) {
 FA_INLINE vec finish_softmax(vec p, vec sum) { return v_drop(v_eq(sum, v_set1(0)), v_div(p, sum)); }
 
 /* Softmax of a row from its exponentials p and their sum; in place. */
-FA_INLINE void divide_row(real *p, int64_t n, real sum, int is_narrow) {
-    const vec s = v_set1(sum), z = v_div(v_set1(1), s);
+FA_INLINE void divide_row(real *p, int64_t n, real sum, real inverse_sum, int is_narrow) {
+    const vec s = v_set1(sum), z = v_set1(inverse_sum);
     int64_t k = 0;
     if (sum != sum) {
         fill_row(p, n, quiet_nan());

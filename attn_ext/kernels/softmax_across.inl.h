@@ -303,8 +303,7 @@ static void log_strip(strip *s) {
         count_maxima(s);
     }
     tree_sum_of_lanes(s, s->a);
-    for (int w = 0; w < s->width; w++)
-        s->a[w] = log_of_rest(s->max[w], s->a[w], s->n_max[w]);
+    logs_of_rest(s->width, s->max, s->a, s->n_max, s->a);
     if (s->r->call->kind == FA_LOGSUMEXP) {
         for (int w = 0; w < s->width; w++)
             put(element_at(&s->r->output, s->output), s->r->output.dtype,

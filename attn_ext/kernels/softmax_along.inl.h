@@ -6,7 +6,7 @@
 
 /* ---- rows of neighbouring reals ---- */
 
-#define ROWS_AT_ONCE 8
+#define ROWS_AT_ONCE (VEC_LANES > 8 ? VEC_LANES : 8)
 #define REALS_AT_ONCE 4096 /* so that what one pass leaves is still in the cache for the next */
 
 typedef struct dense_rows {
@@ -34,60 +34,93 @@ static void open_dense_rows(const reduction *r, int64_t first, int n_row, dense_
         d->x[i] = (const real *)element_at(&r->x, x);
         d->y[i] = (real *)element_at(&r->output, y);
     }
-    d->is_narrow = 1;
-    for (int i = 0; i < n_row; i++) {
-        const extent e = extent_of(d->x[i], d->n);
-        d->max[i] = e.max;
-        d->is_narrow &= e.is_narrow;
-    }
+}
+
+FA_INLINE void find_extents_of(int64_t n, dense_rows *d) {
+    vec most[ROWS_AT_ONCE], least[ROWS_AT_ONCE];
+    for (int i = 0; i < d->n_row; i++)
+        extent_lanes(d->x[i], n, &most[i], &least[i]);
+    trees_of(0, d->n_row, most, d->max);
+    vmask is_narrow = is_narrow_lane(least[0], d->max[0]);
+    for (int i = 1; i < d->n_row; i++)
+        is_narrow = m_and(is_narrow, is_narrow_lane(least[i], d->max[i]));
+    d->is_narrow = m_all(is_narrow);
+}
+
+/* A length that is known to the compiler leaves no loop inside a short row. */
+static void find_extents(dense_rows *d) {
+    if (d->n == 32)
+        find_extents_of(32, d);
+    else if (d->n == 64)
+        find_extents_of(64, d);
+    else
+        find_extents_of(d->n, d);
 }
 
 /* The result takes the place of the exponentials: one of them per element, whatever the length. */
-FA_INLINE void softmax_dense_rows_as(int is_narrow, const dense_rows *d) {
-    vec partial[ROWS_AT_ONCE][PARTIAL_VECS];
-    real sum[ROWS_AT_ONCE];
+FA_INLINE void softmax_dense_rows_as(int64_t n, int is_narrow, const dense_rows *d) {
+    vec whole[ROWS_AT_ONCE];
+    real sum[ROWS_AT_ONCE] = {0}, inverse[ROWS_AT_ONCE];
     for (int i = 0; i < d->n_row; i++) {
-        clear_partials(partial[i]);
-        add_exponentials_as(&d->constants, is_narrow, d->x[i], d->y[i], d->n, r_base(d->max[i]),
-                            partial[i]);
+        vec partial[PARTIAL_VECS];
+        clear_partials(partial);
+        add_exponentials_as(&d->constants, is_narrow, d->x[i], d->y[i], n, r_base(d->max[i]),
+                            partial);
+        whole[i] = add_partials(partial);
     }
+    trees_of(1, d->n_row, whole, sum);
+    for (int i = 0; i < d->n_row; i += VEC_LANES)
+        v_store(inverse + i, v_div(v_set1(1), v_load(sum + i)));
     for (int i = 0; i < d->n_row; i++)
-        sum[i] = tree_sum(partial[i]);
-    for (int i = 0; i < d->n_row; i++)
-        divide_row(d->y[i], d->n, sum[i], is_narrow);
+        divide_row(d->y[i], n, sum[i], inverse[i], is_narrow);
 }
 
 static void softmax_dense_rows(const dense_rows *d) {
-    if (d->is_narrow)
-        softmax_dense_rows_as(1, d);
+    if (!d->is_narrow)
+        softmax_dense_rows_as(d->n, 0, d);
+    else if (d->n == 32)
+        softmax_dense_rows_as(32, 1, d);
+    else if (d->n == 64)
+        softmax_dense_rows_as(64, 1, d);
     else
-        softmax_dense_rows_as(0, d);
+        softmax_dense_rows_as(d->n, 1, d);
 }
 
-/* Sum without the greatest elements, and their number. */
-static real sum_others(const dense_rows *d, int i, int64_t *n_max) {
-    vec partial[PARTIAL_VECS];
-    clear_partials(partial);
-    *n_max = 0;
-    for (int64_t k = 0; k < d->n; k += COUNT_LIMIT)
-        *n_max += add_others(&d->constants, d->x[i] + k, min_i64(COUNT_LIMIT, d->n - k), d->max[i],
-                             d->is_narrow, partial);
-    return tree_sum(partial);
-}
-
-static void log_dense_rows(const dense_rows *d, int is_logsumexp) {
-    real others[ROWS_AT_ONCE], log1p[ROWS_AT_ONCE];
-    int64_t n_max[ROWS_AT_ONCE];
+FA_INLINE void log_dense_rows_as(int64_t n, int is_narrow, const dense_rows *d, int is_logsumexp) {
+    vec partial[ROWS_AT_ONCE][PARTIAL_VECS], whole[ROWS_AT_ONCE], count[ROWS_AT_ONCE];
+    real others[ROWS_AT_ONCE], counted[ROWS_AT_ONCE], log1p[ROWS_AT_ONCE];
+    int64_t n_max[ROWS_AT_ONCE] = {0};
     for (int i = 0; i < d->n_row; i++)
-        others[i] = sum_others(d, i, &n_max[i]);
+        clear_partials(partial[i]);
+    for (int64_t k = 0; k < n; k += COUNT_LIMIT) {
+        for (int i = 0; i < d->n_row; i++)
+            count[i] = add_others_as(&d->constants, is_narrow, d->x[i] + k,
+                                     min_i64(COUNT_LIMIT, n - k), d->max[i], partial[i]);
+        trees_of(1, d->n_row, count, counted);
+        for (int i = 0; i < d->n_row; i++)
+            n_max[i] += (int64_t)counted[i];
+    }
     for (int i = 0; i < d->n_row; i++)
-        log1p[i] = log_of_rest(d->max[i], others[i], n_max[i]);
+        whole[i] = add_partials(partial[i]);
+    trees_of(1, d->n_row, whole, others);
+    logs_of_rest(d->n_row, d->max, others, n_max, log1p);
     for (int i = 0; i < d->n_row; i++) {
         if (is_logsumexp)
             put((char *)d->y[i], REAL_DTYPE, 0, log_sum(d->max[i], log1p[i]));
         else
-            subtract_row(d->x[i], d->y[i], d->n, d->max[i], log1p[i]);
+            subtract_row(d->x[i], d->y[i], n, d->max[i], log1p[i]);
     }
+}
+
+static void log_dense_rows(const dense_rows *d, int is_logsumexp) {
+    if (!d->is_narrow)
+        log_dense_rows_as(d->n, 0, d, is_logsumexp);
+    else if (d->n == 32)
+        log_dense_rows_as(32, 1, d, is_logsumexp);
+    else if (d->n == 64)
+        log_dense_rows_as(64, 1, d, is_logsumexp);
+    else
+        log_dense_rows_as(d->n, 1, d, is_logsumexp);
 }
 
 static void reduce_dense_rows(const reduction *r, int64_t first, int64_t end) {
@@ -96,6 +129,7 @@ static void reduce_dense_rows(const reduction *r, int64_t first, int64_t end) {
     load_exp_words(&d.constants);
     for (; first < end; first += at_once) {
         open_dense_rows(r, first, (int)min_i64(at_once, end - first), &d);
+        find_extents(&d);
         if (r->call->kind == FA_SOFTMAX)
             softmax_dense_rows(&d);
         else
@@ -187,7 +221,8 @@ static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
         if (is_softmax)
             add_exponentials(&b->constants, b->x, b->x, count, r_base(max), is_narrow, partial);
         else
-            n_max += add_others(&b->constants, b->x, count, max, is_narrow, partial);
+            n_max += (int64_t)r_tree_sum(
+                add_others(&b->constants, b->x, count, max, is_narrow, partial));
     }
     state.sum = tree_sum(partial);
     if (!is_softmax)
@@ -206,7 +241,7 @@ static void finish_stretch(const reduction *r, const row_state *state, int count
         clear_partials(partial);
         add_exponentials(&b->constants, b->x, b->x, count, r_base(e.max), e.is_narrow, partial);
     }
-    divide_row(b->x, count, state->sum, e.is_narrow);
+    divide_row(b->x, count, state->sum, 1 / state->sum, e.is_narrow);
 }
 
 static void reduce_row(const reduction *r, int64_t row, row_buffers *b) {

@@ -102,6 +102,21 @@ FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec r
     r[3] = _mm256_shuffle_ps(ab1, cd1, 0xee);
 }
 
+/* Halves of two rows next to each other, then added or compared: see v_trees in passes.inl.h. */
+#define HAS_TREES 1
+FA_INLINE vec v_join(int is_sum, vec low, vec high) {
+    return is_sum ? v_add(low, high) : v_max(low, high);
+}
+FA_INLINE vec v_trees(int is_sum, vec r[VEC_LANES]) {
+    for (int i = 0; i < 4; i++) /* rows whose results end up 4 lanes apart meet first */
+        r[i] = v_join(is_sum, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20),
+                      _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    for (int i = 0; i < 4; i += 2)
+        r[i] = v_join(is_sum, _mm256_shuffle_ps(r[i], r[i + 1], 0x44),
+                      _mm256_shuffle_ps(r[i], r[i + 1], 0xee));
+    return v_join(is_sum, _mm256_shuffle_ps(r[0], r[2], 0x88), _mm256_shuffle_ps(r[0], r[2], 0xdd));
+}
+
 /* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
 FA_INLINE real r_tree_sum(vec a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

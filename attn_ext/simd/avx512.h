@@ -8,6 +8,7 @@
 #define KERNEL_ROWS 12
 
 #define FA_FUSED 1
+#define HAS_MASKED_ADD 1
 
 #if FA_REAL_BITS == 32
 
@@ -46,6 +47,8 @@ FA_INLINE int m_all(vmask m) { return m == 0xffff; }
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm512_mask_blend_ps(m, no, yes); }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm512_maskz_mov_ps(m, a); }
 FA_INLINE vec v_drop(vmask m, vec a) { return _mm512_maskz_mov_ps((vmask)~m, a); }
+FA_INLINE vec v_add_kept(vmask m, vec a, vec b) { return _mm512_mask_add_ps(a, m, a, b); }
+FA_INLINE vec v_add_dropped(vmask m, vec a, vec b) { return v_add_kept((vmask)~m, a, b); }
 
 FA_INLINE vec v_shift_to_exponent(vec a) { /* bit pattern << 23 */
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23));
@@ -132,6 +135,28 @@ FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec r
     turn_quarters(q, r);
 }
 
+/* Halves of a and b next to each other, then added or compared: see v_trees in passes.inl.h. */
+#define HAS_TREES 1
+FA_INLINE vec v_join(int is_sum, vec low, vec high) {
+    return is_sum ? v_add(low, high) : v_max(low, high);
+}
+FA_INLINE vec v_trees(int is_sum, vec r[VEC_LANES]) {
+    for (int i = 0; i < 16; i += 4) { /* rows whose results end up 4 lanes apart meet first */
+        vec *a = &r[i / 4], pair[2];
+        for (int k = 0; k < 2; k++) {
+            const vec x = a[8 * k], y = a[8 * k + 4];
+            pair[k] =
+                v_join(is_sum, _mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+        }
+        a[0] = v_join(is_sum, _mm512_shuffle_f32x4(pair[0], pair[1], 0x88),
+                      _mm512_shuffle_f32x4(pair[0], pair[1], 0xdd));
+    }
+    for (int k = 0; k < 4; k += 2)
+        r[k] = v_join(is_sum, _mm512_shuffle_ps(r[k], r[k + 1], 0x44),
+                      _mm512_shuffle_ps(r[k], r[k + 1], 0xee));
+    return v_join(is_sum, _mm512_shuffle_ps(r[0], r[2], 0x88), _mm512_shuffle_ps(r[0], r[2], 0xdd));
+}
+
 /* The sum of all lanes, halves added to each other until one is left; the greatest lane. */
 FA_INLINE real r_tree_sum(vec a) {
     const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -187,6 +212,8 @@ FA_INLINE int m_all(vmask m) { return m == 0xff; }
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm512_mask_blend_pd(m, no, yes); }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm512_maskz_mov_pd(m, a); }
 FA_INLINE vec v_drop(vmask m, vec a) { return _mm512_maskz_mov_pd((vmask)~m, a); }
+FA_INLINE vec v_add_kept(vmask m, vec a, vec b) { return _mm512_mask_add_pd(a, m, a, b); }
+FA_INLINE vec v_add_dropped(vmask m, vec a, vec b) { return v_add_kept((vmask)~m, a, b); }
 
 FA_INLINE vec v_shift_to_exponent(vec a) { /* bit pattern << 52 */
     return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(a), 52));
