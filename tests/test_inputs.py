@@ -273,3 +273,11 @@ def test_identical_arrays_may_serve_as_query_key_and_value(engine):
     before = x.copy()
     support.check(x, x, x)
     support.assert_same_bits(x, before)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_mask_of_a_masked_array_is_not_lost_in_silence(engine, name):
+    arrays = {each: np.ones((1, 2, 3, 4), "f4") for each in ("query", "key", "value")}
+    arrays[name] = np.ma.masked_equal(np.arange(24, dtype="f4").reshape(1, 2, 3, 4), 5)
+    with pytest.raises(TypeError, match=f"{name} is a masked array.*attn_mask"):
+        scaled_dot_product_attention(**arrays)

@@ -50,6 +50,11 @@ def as_array(name: str, x: object) -> Array:
     """Return the base-class ndarray behind `x`, through DLPack if that is all it offers."""
     if type(x) is np.ndarray:
         return x
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise TypeError(
+            f"{name} is a masked array, whose mask would be lost; pass {name}.data, and what is "
+            "to be left out as attn_mask or where"
+        )
     if hasattr(x, "__dlpack__") and not _numpy_can_read(x):
         try:
             return np.from_dlpack(x)
