@@ -6,7 +6,8 @@
  *     scores:  a(m, k) = K[key m][k],      b = Q^T (d_head, PANEL)
  *     output:  a(m, k) = V[key k][column m], b = P^T (n_key, PANEL)
  * 6 rows of 2 vectors use 15 of 16 registers and keep 12 independent chains, more than the latency
- * times the throughput of fma on every x86 core. An instruction set with more registers says so.
+ * times the throughput of fma on every x86 core. An instruction set with more registers says so,
+ * and may take two panels at once: more columns need fewer scalars for the same work.
  */
 #ifndef PANEL_VECS
 #define PANEL_VECS 2
@@ -14,28 +15,35 @@
 #ifndef KERNEL_ROWS
 #define KERNEL_ROWS 6 /* divides FA_KEY_BLOCK */
 #endif
+#ifndef PAIR_ROWS
+#define PAIR_ROWS 0 /* rows for two panels at once; 0: never two */
+#endif
 #define PANEL (PANEL_VECS * VEC_LANES)
+#define PANELS_AT_ONCE (PAIR_ROWS > 0 ? 2 : 1)
 
 typedef struct row_sums {
-    vec c[KERNEL_ROWS][PANEL_VECS];
+    vec c[KERNEL_ROWS][2 * PANEL_VECS];
 } row_sums;
 
-/* n_row is a constant at every call, so the loops over rows unroll into registers. */
-FA_INLINE row_sums multiply_rows(int n_row, const real *a, ptrdiff_t a_row, ptrdiff_t a_step,
-                                 const real *b, ptrdiff_t n_step) {
+/* b: n_panel panels, `next_panel` reals apart. n_row and n_panel are constants at every call, so
+ * the loops over rows and vectors unroll into registers. */
+FA_INLINE row_sums multiply_rows(int n_row, int n_panel, const real *a, ptrdiff_t a_row,
+                                 ptrdiff_t a_step, const real *b, ptrdiff_t next_panel,
+                                 ptrdiff_t n_step) {
     row_sums sums;
     /* offsets of more than 6 rows would need too many registers */
     const real *a6 = n_row > 6 ? a + 6 * a_row : a;
+    const int n_vec = n_panel * PANEL_VECS;
     for (int m = 0; m < n_row; m++)
-        for (int v = 0; v < PANEL_VECS; v++)
+        for (int v = 0; v < n_vec; v++)
             sums.c[m][v] = v_set1(0);
     for (ptrdiff_t k = 0; k < n_step; k++) {
-        vec lanes[PANEL_VECS];
-        for (int v = 0; v < PANEL_VECS; v++)
-            lanes[v] = v_load(b + v * VEC_LANES);
+        vec lanes[2 * PANEL_VECS];
+        for (int v = 0; v < n_vec; v++)
+            lanes[v] = v_load(b + v / PANEL_VECS * next_panel + v % PANEL_VECS * VEC_LANES);
         for (int m = 0; m < n_row; m++) {
             const vec scalar = v_set1(m < 6 ? a[m * a_row] : a6[(m - 6) * a_row]);
-            for (int v = 0; v < PANEL_VECS; v++)
+            for (int v = 0; v < n_vec; v++)
                 sums.c[m][v] = v_fma(scalar, lanes[v], sums.c[m][v]);
         }
         a += a_step;

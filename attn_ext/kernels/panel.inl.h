@@ -17,10 +17,10 @@ typedef struct tile {
     int n_row, n_panel;
     int careful;             /* select values by visibility: after a result that is not finite */
     real *query;             /* (TILE_PANELS, d_head, PANEL) */
-    real *scores;            /* (FA_KEY_BLOCK, PANEL): t, then p, then w */
+    real *scores;            /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL): t, then p, then w */
     real *mask, *bias;       /* (FA_KEY_BLOCK, PANEL), of one panel and block */
     real *visible;           /* (FA_KEY_BLOCK, PANEL), careful only: 1 or 0 */
-    real *alpha, *block_max; /* (PANEL,) */
+    real *alpha, *block_max; /* (PANELS_AT_ONCE, PANEL) */
     real *key, *value;       /* (FA_KEY_BLOCK, d_head or d_value): a widened block */
     softmax_state segment, total;
     row_rule rule[TILE_ROWS];
@@ -33,6 +33,8 @@ typedef struct block {
     int first, end;  /* keys to compute: some row of the panel may see them */
     int needs_range; /* some row does not see all of them */
     int needs_mask;
+    real *scores;            /* (FA_KEY_BLOCK, PANEL) */
+    real *alpha, *block_max; /* (PANEL,) */
     const real *key, *value; /* element (first_key, 0) */
     ptrdiff_t key_row, key_step, value_row, value_step;
 } block;
@@ -225,10 +227,9 @@ FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
 
 /* The same for a whole block, with the softcap: too much to do beside the sums of a product. */
 FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
-    const tile *t = rules->t;
     const score_form form = rules->form; /* locals, as in softmax_panel */
     const int end = b->end;
-    real *scores = t->scores;
+    real *scores = b->scores;
     for (int v = 0; v < PANEL_VECS; v++) {
         vec max = v_set1(-REAL_INFINITY);
         for (int j = b->first; j < end; j++) {
@@ -237,61 +238,67 @@ FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
             v_store(score, x);
             max = v_max(x, max);
         }
-        v_store(t->block_max + v * VEC_LANES, max);
+        v_store(b->block_max + v * VEC_LANES, max);
     }
 }
 
 /* ---- scores ---- */
 
-/* Plain: the score is the product times the factor and nothing else. */
-FA_INLINE void score_rows(int n_row, int is_plain, const tile *t, const block *b,
+/* Plain: the score is the product times the factor and nothing else. b: one block for each of the
+ * n_panel panels. */
+FA_INLINE void score_rows(int n_row, int n_panel, int is_plain, const tile *t, const block *b,
                           const score_rules *rules, const real *query, int j) {
     const vec factor = v_set1(t->g->score_factor);
     const real *key_scale = is_plain ? NULL : scale_of_key(&t->g->key_scale, b->first_key + j);
-    const ptrdiff_t scale_step = t->g->key_scale.column;
+    const ptrdiff_t scale_step = t->g->key_scale.column, d = (ptrdiff_t)t->g->call->d_head;
     const int is_final = !is_plain && rules->form.softcap == 0 && has_rules(rules);
-    real *scores = t->scores + j * PANEL;
-    const row_sums dot = multiply_rows(n_row, b->key + j * b->key_row, b->key_row, b->key_step,
-                                       query, t->g->call->d_head);
-    for (int v = 0; v < PANEL_VECS; v++) {
-        vec max = v_load(t->block_max + v * VEC_LANES);
+    const row_sums dot = multiply_rows(n_row, n_panel, b->key + j * b->key_row, b->key_row,
+                                       b->key_step, query, PANEL * d, d);
+    for (int w = 0; w < n_panel * PANEL_VECS; w++) {
+        const int v = w % PANEL_VECS;
+        real *scores = b[w / PANEL_VECS].scores + j * PANEL + v * VEC_LANES;
+        real *block_max = b[w / PANEL_VECS].block_max + v * VEC_LANES;
+        vec max = v_load(block_max);
         for (int m = 0; m < n_row; m++) {
-            vec x = dot.c[m][v];
+            vec x = dot.c[m][w];
             if (key_scale)
                 x = v_mul(x, v_set1(key_scale[m * scale_step]));
             x = v_mul(x, factor);
             if (is_final)
                 x = final_score(rules, v, j + m, x);
-            v_store(scores + m * PANEL + v * VEC_LANES, x);
+            v_store(scores + m * PANEL, x);
             max = v_max(x, max);
         }
-        v_store(t->block_max + v * VEC_LANES, max);
+        v_store(block_max, max);
     }
 }
 
-FA_INLINE void score_panel_as(int is_plain, const tile *t, const block *b, const score_rules *rules,
-                              const real *query) {
+FA_INLINE void score_panels_as(int n_row, int n_panel, int is_plain, const tile *t, const block *b,
+                               const score_rules *rules, const real *query) {
     int j = b->first;
-    for (; j + KERNEL_ROWS <= b->end; j += KERNEL_ROWS)
-        score_rows(KERNEL_ROWS, is_plain, t, b, rules, query, j);
-    for (; KERNEL_ROWS > 6 && j + 4 <= b->end; j += 4)
-        score_rows(4, is_plain, t, b, rules, query, j);
+    for (int i = 0; i < n_panel * PANEL_VECS; i++)
+        v_store(b[i / PANEL_VECS].block_max + i % PANEL_VECS * VEC_LANES, v_set1(-REAL_INFINITY));
+    for (; j + n_row <= b->end; j += n_row)
+        score_rows(n_row, n_panel, is_plain, t, b, rules, query, j);
+    for (; n_row > 6 && j + 4 <= b->end; j += 4)
+        score_rows(4, n_panel, is_plain, t, b, rules, query, j);
     for (; j + 2 <= b->end; j += 2)
-        score_rows(2, is_plain, t, b, rules, query, j);
+        score_rows(2, n_panel, is_plain, t, b, rules, query, j);
     if (j < b->end)
-        score_rows(1, is_plain, t, b, rules, query, j);
+        score_rows(1, n_panel, is_plain, t, b, rules, query, j);
+}
+
+FA_INLINE const real *query_of_panel(const tile *t, int panel) {
+    return t->query + (size_t)panel * PANEL * (size_t)t->g->call->d_head;
 }
 
 /* Final scores of one panel and block, and their maximum. */
 FA_NOINLINE void score_panel(const tile *t, const block *b, int panel) {
-    const real *query = t->query + (size_t)panel * PANEL * (size_t)t->g->call->d_head;
     const score_rules rules = open_rules(t, b, panel);
-    for (int v = 0; v < PANEL_VECS; v++)
-        v_store(t->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
     if (!has_rules(&rules) && !t->g->key_scale.data)
-        score_panel_as(1, t, b, &rules, query);
+        score_panels_as(KERNEL_ROWS, 1, 1, t, b, &rules, query_of_panel(t, panel));
     else
-        score_panel_as(0, t, b, &rules, query);
+        score_panels_as(KERNEL_ROWS, 1, 0, t, b, &rules, query_of_panel(t, panel));
     if (rules.form.softcap != 0)
         finish_capped(b, &rules);
 }
@@ -305,20 +312,20 @@ FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
     real *max = t->segment.max + panel * PANEL;
     for (int v = 0; v < PANEL_VECS; v++) {
         const vec old = v_load(max + v * VEC_LANES);
-        const vec both = v_max(old, v_load(t->block_max + v * VEC_LANES));
+        const vec both = v_max(old, v_load(b->block_max + v * VEC_LANES));
         base[v] = v_base(both);
         sum[v] = v_set1(0);
-        v_store(t->alpha + v * VEC_LANES, v_exp2(v_sub(old, base[v])));
+        v_store(b->alpha + v * VEC_LANES, v_exp2(v_sub(old, base[v])));
         v_store(max + v * VEC_LANES, both);
     }
     if (t->careful)
         for (int i = b->first * PANEL; i < b->end * PANEL; i++)
-            t->visible[i] = t->scores[i] != -REAL_INFINITY;
+            t->visible[i] = b->scores[i] != -REAL_INFINITY;
     /* locals: a vector store may alias anything, so fields would be read again after each */
     const int end = b->end;
     const real *value_scale = scale_of_key(&g->value_scale, b->first_key);
     const ptrdiff_t scale_step = g->value_scale.column;
-    real *scores = t->scores;
+    real *scores = b->scores;
     for (int j = b->first; j < end; j++)
         for (int v = 0; v < PANEL_VECS; v++) {
             real *score = scores + j * PANEL + v * VEC_LANES;
@@ -332,37 +339,44 @@ FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
         }
     for (int v = 0; v < PANEL_VECS; v++) {
         real *l = t->segment.sum + panel * PANEL + v * VEC_LANES;
-        v_store(l, v_fma(v_load(l), v_load(t->alpha + v * VEC_LANES), sum[v]));
+        v_store(l, v_fma(v_load(l), v_load(b->alpha + v * VEC_LANES), sum[v]));
     }
 }
 
 /* ---- output ---- */
 
-FA_INLINE void add_columns(int n_column, const tile *t, const block *b, real *out, ptrdiff_t d) {
-    const row_sums sums =
-        multiply_rows(n_column, b->value + d * b->value_step + b->first * b->value_row,
-                      b->value_step, b->value_row, t->scores + b->first * PANEL, b->end - b->first);
+FA_INLINE void add_columns(int n_column, int n_panel, const tile *t, const block *b, real *out,
+                           ptrdiff_t d) {
+    const row_sums sums = multiply_rows(
+        n_column, n_panel, b->value + d * b->value_step + b->first * b->value_row, b->value_step,
+        b->value_row, b->scores + b->first * PANEL, FA_KEY_BLOCK * PANEL, b->end - b->first);
+    const ptrdiff_t next_panel = PANEL * (ptrdiff_t)t->g->call->d_value;
     for (int m = 0; m < n_column; m++)
-        for (int v = 0; v < PANEL_VECS; v++) {
-            real *o = out + (d + m) * PANEL + v * VEC_LANES;
-            const vec alpha = v_load(t->alpha + v * VEC_LANES);
-            v_store(o, v_fma(v_load(o), alpha, sums.c[m][v]));
+        for (int w = 0; w < n_panel * PANEL_VECS; w++) {
+            const int panel = w / PANEL_VECS, lane = w % PANEL_VECS * VEC_LANES;
+            real *o = out + panel * next_panel + (d + m) * PANEL + lane;
+            v_store(o, v_fma(v_load(o), v_load(b[panel].alpha + lane), sums.c[m][w]));
         }
 }
 
-FA_NOINLINE void add_values(const tile *t, const block *b, real *out) {
+FA_INLINE void add_values_of_panels(int n_column, int n_panel, const tile *t, const block *b,
+                                    real *out) {
     const ptrdiff_t n = (ptrdiff_t)t->g->call->d_value;
     ptrdiff_t d = 0;
-    for (; d + KERNEL_ROWS <= n; d += KERNEL_ROWS)
-        add_columns(KERNEL_ROWS, t, b, out, d);
+    for (; d + n_column <= n; d += n_column)
+        add_columns(n_column, n_panel, t, b, out, d);
     for (; d + 4 <= n; d += 4)
-        add_columns(4, t, b, out, d);
+        add_columns(4, n_panel, t, b, out, d);
     if (d + 2 <= n) {
-        add_columns(2, t, b, out, d);
+        add_columns(2, n_panel, t, b, out, d);
         d += 2;
     }
     if (d < n)
-        add_columns(1, t, b, out, d);
+        add_columns(1, n_panel, t, b, out, d);
+}
+
+FA_NOINLINE void add_values(const tile *t, const block *b, real *out) {
+    add_values_of_panels(KERNEL_ROWS, 1, t, b, out);
 }
 
 /* The same with values selected by visibility: what is hidden may be NaN or infinite. */
@@ -373,11 +387,11 @@ FA_NOINLINE void add_visible_values(const tile *t, const block *b, real *out) {
             for (int j = b->first; j < b->end; j++) {
                 const int at = j * PANEL + v * VEC_LANES;
                 const vec value = v_set1(b->value[j * b->value_row + d * b->value_step]);
-                const vec next = v_fma(value, v_load(t->scores + at), sum);
+                const vec next = v_fma(value, v_load(b->scores + at), sum);
                 sum = v_select(v_eq(v_load(t->visible + at), v_set1(0)), sum, next);
             }
             real *o = out + d * PANEL + v * VEC_LANES;
-            v_store(o, v_fma(v_load(o), v_load(t->alpha + v * VEC_LANES), sum));
+            v_store(o, v_fma(v_load(o), v_load(b->alpha + v * VEC_LANES), sum));
         }
 }
 
@@ -420,9 +434,12 @@ static void load_mask(const tile *t, block *b, int panel) {
     trim_to_mask(t, b);
 }
 
+FA_INLINE real *output_of_panel(const tile *t, int panel) {
+    return t->segment.out + (size_t)panel * PANEL * (size_t)t->g->call->d_value;
+}
+
 static void attend_panel(const tile *t, block b, int panel) {
     const fa_attention *call = t->g->call;
-    real *out = t->segment.out + (size_t)panel * PANEL * call->d_value;
     if (call->mask.data && b.first < b.end)
         load_mask(t, &b, panel);
     if (b.first == b.end)
@@ -432,7 +449,53 @@ static void attend_panel(const tile *t, block b, int panel) {
     score_panel(t, &b, panel);
     softmax_panel(t, &b, panel);
     if (t->careful)
-        add_visible_values(t, &b, out);
+        add_visible_values(t, &b, output_of_panel(t, panel));
     else
-        add_values(t, &b, out);
+        add_values(t, &b, output_of_panel(t, panel));
+}
+
+#if PAIR_ROWS > 0
+FA_NOINLINE void score_pair(const tile *t, const block pair[2], const real *query) {
+    score_panels_as(PAIR_ROWS, 2, 1, t, pair, NULL, query);
+}
+
+FA_NOINLINE void add_values_of_pair(const tile *t, const block pair[2], real *out) {
+    add_values_of_panels(PAIR_ROWS, 2, t, pair, out);
+}
+
+/* Panels `panel` and `panel` + 1, if nothing but products and softmax is to be done; else 0. */
+static int attend_pair(const tile *t, const block pair[2], int panel) {
+    const group *g = t->g;
+    if (t->careful || g->has_long_form || g->call->mask.data || g->key_scale.data ||
+        pair[0].needs_range || pair[1].needs_range || pair[0].first != pair[1].first ||
+        pair[0].end != pair[1].end || pair[0].first == pair[0].end)
+        return 0;
+    score_pair(t, pair, query_of_panel(t, panel));
+    softmax_panel(t, &pair[0], panel);
+    softmax_panel(t, &pair[1], panel + 1);
+    add_values_of_pair(t, pair, output_of_panel(t, panel));
+    return 1;
+}
+#else
+static int attend_pair(const tile *t, const block pair[2], int panel) {
+    (void)t, (void)pair, (void)panel;
+    return 0;
+}
+#endif
+
+/* What panel `panel` makes of a block, and the next one too if they can be taken at once; returns
+ * how many. */
+static int attend_panels(const tile *t, const block *b, int panel, int64_t end_of_block) {
+    block pair[2] = {*b, *b};
+    panel_range(t, panel, end_of_block, &pair[0]);
+    if (PANELS_AT_ONCE == 2 && panel + 1 < t->n_panel) {
+        panel_range(t, panel + 1, end_of_block, &pair[1]);
+        pair[1].scores += FA_KEY_BLOCK * PANEL;
+        pair[1].alpha += PANEL;
+        pair[1].block_max += PANEL;
+        if (attend_pair(t, pair, panel))
+            return 2;
+    }
+    attend_panel(t, pair[0], panel);
+    return 1;
 }

@@ -10,7 +10,8 @@
 
 static size_t tile_reals(const fa_attention *call) {
     const size_t rows = TILE_ROWS, d = (size_t)call->d_head, dv = (size_t)call->d_value;
-    return rows * (d + 2 * dv + 4) + 4 * FA_KEY_BLOCK * PANEL + FA_KEY_BLOCK * (d + dv) + 2 * PANEL;
+    return rows * (d + 2 * dv + 4) + (3 + PANELS_AT_ONCE) * FA_KEY_BLOCK * PANEL +
+           FA_KEY_BLOCK * (d + dv) + 2 * PANELS_AT_ONCE * PANEL;
 }
 
 FA_INLINE real *take(real **from, size_t n) {
@@ -23,12 +24,12 @@ static void place_tile(tile *t, const group *g, real *scratch) {
     const size_t d = (size_t)g->call->d_head, dv = (size_t)g->call->d_value;
     t->g = g;
     t->query = take(&scratch, TILE_ROWS * d);
-    t->scores = take(&scratch, FA_KEY_BLOCK * PANEL);
+    t->scores = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
     t->mask = take(&scratch, FA_KEY_BLOCK * PANEL);
     t->bias = take(&scratch, FA_KEY_BLOCK * PANEL);
     t->visible = take(&scratch, FA_KEY_BLOCK * PANEL);
-    t->alpha = take(&scratch, PANEL);
-    t->block_max = take(&scratch, PANEL);
+    t->alpha = take(&scratch, PANELS_AT_ONCE * PANEL);
+    t->block_max = take(&scratch, PANELS_AT_ONCE * PANEL);
     t->segment.max = take(&scratch, TILE_ROWS);
     t->segment.sum = take(&scratch, TILE_ROWS);
     t->total.max = take(&scratch, TILE_ROWS);
@@ -90,6 +91,9 @@ static block open_block(const tile *t, int64_t first_key, int64_t end_key) {
     const group *g = t->g;
     block b = {0};
     b.first_key = first_key;
+    b.scores = t->scores;
+    b.alpha = t->alpha;
+    b.block_max = t->block_max;
     b.key = block_rows(&g->key, first_key, end_key - first_key, g->call->d_head, t->n_panel, t->key,
                        &b.key_row, &b.key_step);
     b.value = block_rows(&g->value, first_key, end_key - first_key, g->call->d_value, t->n_panel,
@@ -134,11 +138,9 @@ static int attend_tile(tile *t) {
         clear_state(&t->segment, t->n_panel, call->d_value);
         for (first -= first % FA_KEY_BLOCK; first < stop; first += FA_KEY_BLOCK) {
             const int64_t end_of_block = min_i64(stop, first + FA_KEY_BLOCK);
-            block b = open_block(t, first, end_of_block);
-            for (int panel = 0; panel < t->n_panel; panel++) {
-                panel_range(t, panel, end_of_block, &b);
-                attend_panel(t, b, panel);
-            }
+            const block b = open_block(t, first, end_of_block);
+            for (int panel = 0; panel < t->n_panel;)
+                panel += attend_panels(t, &b, panel, end_of_block);
         }
         first = stop;
         if (n_segment++ == 0) { /* merging into nothing changes nothing */
@@ -179,7 +181,7 @@ static void weigh_panel(const tile *t, const block *b, int panel) {
         const vec max = v_load(t->total.max + lane), sum = v_load(t->total.sum + lane);
         const vec base = v_base(max);
         for (int j = b->first; j < b->end; j++) {
-            real *score = t->scores + j * PANEL + v * VEC_LANES;
+            real *score = b->scores + j * PANEL + v * VEC_LANES;
             const vec x = v_load(score);
             const vec w = v_div(v_exp2(v_sub(x, base)), sum);
             v_store(score, v_select(v_eq(x, hidden), zero, v_select(v_eq(sum, zero), zero, w)));
@@ -209,7 +211,7 @@ static void write_weights(const tile *t) {
                 char *row = row_of(&t->g->weights, rule->query, rule->head);
                 for (int j = b.first; j < b.end; j++)
                     put(row, call->weights.dtype, (ptrdiff_t)(first + j) * call->weights.column,
-                        t->scores[j * PANEL + lane]);
+                        b.scores[j * PANEL + lane]);
             }
         }
     }

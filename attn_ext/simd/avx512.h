@@ -6,6 +6,7 @@
 
 /* 12 rows of 2 vectors: 24 sums and 2 lanes of 32 registers; the scalar comes from memory. */
 #define KERNEL_ROWS 12
+#define PAIR_ROWS 6
 
 #define FA_FUSED 1
 #define HAS_MASKED_ADD 1

@@ -5,6 +5,7 @@
  * by a suffix alone. A vmask lane is all ones or all zeros.
  */
 #define KERNEL_ROWS 12 /* as in avx512.h */
+#define PAIR_ROWS 6
 
 #define FA_FUSED 1
 
