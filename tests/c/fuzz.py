@@ -29,7 +29,7 @@ FLAGS = f"{COMMON} -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all"
 FLAGS += " -Wno-pass-failed"  # loops with checks in them are not unrolled
 FLAGS += " -D__SANITIZE_ADDRESS__=1"  # older Clangs do not say it: see FA_INLINE
 FEEDBACK = "inline-8bit-counters,pc-table"  # comparisons in the core tell nothing of the input
-LIMITS = ["-max_len=256", "-timeout=60", "-rss_limit_mb=2048"]
+LIMITS = ["-max_len=256", "-timeout=300", "-report_slow_units=300", "-rss_limit_mb=2048"]
 CLASSES = {"scalar": "unfused", "sse2": "unfused", "avx2": "fused", "avx512": "fused",
            "wide16": "fused", "neon": "fused"}  # fmt: skip
 # Where the core changes its way, and what a result must not depend on, but FA_SEGMENT: a segment

@@ -98,11 +98,13 @@ static double work_of(const fa_attention *d, int64_t group) {
     const double width = (double)(d->d_head + d->d_value + 8);
     const double n_query = (double)(d->n_query * group);
     return n_batch * (double)d->n_kv_head *
-           fmax(n_query * (double)d->n_key * width / 4, (n_query + 4 * (double)d->n_key) * width);
+           fmax(n_query * (double)d->n_key * width / 4, (n_query + (double)d->n_key) * width);
 }
 
 static void take_shape(bytes *b, fa_attention *d) {
-    d->n_lead = (int)(take(b) % (MOST_LEAD + 1));
+    const unsigned byte = take(b);
+    const int is_few = byte >= 128; /* rows: the way of a decode */
+    d->n_lead = (int)(byte % (MOST_LEAD + 1));
     for (int axis = 0; axis < MOST_LEAD; axis++) {
         const int64_t n = 1 + take(b) % 3;
         d->lead_shape[axis] = axis < d->n_lead ? n : 1;
@@ -111,6 +113,10 @@ static void take_shape(bytes *b, fa_attention *d) {
     int64_t group = 1 + take(b) % 9;
     d->n_query = take_size(b);
     d->n_query += d->n_query == 0;
+    if (is_few) {
+        group = 1 + group % 2;
+        d->n_query = 1 + d->n_query % 4;
+    }
     d->n_key = take_size(b);
     d->n_key += FA_KEY_BLOCK * (take(b) % 64 / 4);
     d->d_head = take_size(b);
@@ -403,6 +409,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bytes b = {data, data + size};
     const fa_kernel_set *sets[2];
+    poke pokes[N_POKE];
     call c;
     choose_sets(take(&b), sets);
     const int n_thread = 1 + (int)(take(&b) % 4);
@@ -410,13 +417,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *const of_part = b.at;
     for (int i = 0; i < 5; i++) /* taken below, when the shape is known */
         take(&b);
+    take_pokes(&b, pokes);
     take_call(&b, &c);
     bytes part_bytes = {of_part, data + size};
     const part p = take_part(&part_bytes, &c.d);
-    array *inputs[N_INPUT];
-    for (int i = 0; i < N_INPUT; i++)
-        inputs[i] = &c.input[i];
-    poke_arrays(&b, inputs, N_INPUT);
+    poke_arrays(pokes, c.input, N_INPUT);
     make_finite(&c.input[SLOPES]);
     results one = run(sets[0], &c, 1, 0, 0xa5);
     results other = run(sets[1], &c, n_thread, rounding, 0x5a);

@@ -139,6 +139,7 @@ typedef struct layout {
     unsigned permuted;  /* an order by number */
     unsigned reversed;  /* axes, with WITH_REVERSED */
     unsigned broadcast; /* axes, with WITH_BROADCAST */
+    int fastest;        /* the axis that is the fastest one in any case, or -1 */
 } layout;
 
 enum {
@@ -150,7 +151,7 @@ enum {
     WITH_ODD_ONES = 128
 };
 
-static const layout in_order = {0, 0, 0, 0};
+static const layout in_order = {0, 0, 0, 0, -1};
 
 static layout take_layout(bytes *b) {
     layout l;
@@ -158,6 +159,7 @@ static layout take_layout(bytes *b) {
     l.permuted = take(b);
     l.reversed = take(b);
     l.broadcast = take(b);
+    l.fastest = -1;
     return l;
 }
 
@@ -181,6 +183,11 @@ static void order_axes(layout l, int n_axis, int axes[MOST_AXES]) {
         axes[i] = axes[j];
         axes[j] = kept;
     }
+    for (int i = 0; i + 1 < n_axis; i++)
+        if (axes[i] == l.fastest) {
+            axes[i] = axes[i + 1];
+            axes[i + 1] = l.fastest;
+        }
 }
 
 /* Allocates the array: dtype, n_axis and shape are set. */
@@ -320,7 +327,7 @@ static double styled_number(style s, fa_dtype dtype) {
     case 6: return special(4, dtype) * x / 2;
     case 7: return special(5, dtype) * rint(x * 1000);
     case 8: return ldexp(x, (int)(random_bits() % 120) - 60);
-    case 9: return random_bits() % 16 ? x : special(random_bits(), dtype);
+    case 9: return random_bits() % (s.detail % 2 ? 16 : 256) ? x : special(random_bits(), dtype);
     case 10: return random_bits() % 2 ? -INFINITY : x;
     default: return 40 * x;
     }
@@ -357,18 +364,32 @@ static void fill_array(array *a, style s) {
     }
 }
 
-/* Up to 8 single numbers that are special, at any place of any array. */
-static void poke_arrays(bytes *b, array *const *arrays, unsigned n_array) {
-    for (int i = 0; i < 8 && b->at < b->end; i++) {
-        array *a = arrays[take(b) % n_array];
-        const unsigned high = take(b), place = high << 8 | take(b), which = take(b);
-        if (!a->memory || n_element(a) == 0)
+/* Some single numbers that are special, at any place of any array. */
+enum { N_POKE = 4 };
+
+typedef struct poke {
+    unsigned array, place, which; /* none, in half of the cases */
+} poke;
+
+static void take_pokes(bytes *b, poke pokes[N_POKE]) {
+    for (int i = 0; i < N_POKE; i++) {
+        pokes[i].array = take(b);
+        pokes[i].place = take(b) << 8;
+        pokes[i].place |= take(b);
+        pokes[i].which = take(b);
+    }
+}
+
+static void poke_arrays(const poke pokes[N_POKE], array *arrays, unsigned n_array) {
+    for (int i = 0; i < N_POKE; i++) {
+        array *a = &arrays[pokes[i].array % n_array];
+        if (pokes[i].which < 128 || !a->memory || n_element(a) == 0)
             continue;
-        char *to = element_of(a, place % n_element(a));
+        char *to = element_of(a, pokes[i].place % n_element(a));
         if (a->dtype == FA_BOOL)
             *to = !*to;
         else
-            put_number(to, a->dtype, special(which, a->dtype));
+            put_number(to, a->dtype, special(pokes[i].which, a->dtype));
     }
 }
 

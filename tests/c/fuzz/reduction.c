@@ -39,8 +39,10 @@ static int axes_of_output(const fa_reduction *d) {
 
 /* ---- decoding ---- */
 
-static void take_shape(bytes *b, fa_reduction *d) {
-    d->n_outer = (int)(take(b) % 4);
+/* Returns a byte of which the shape takes but two bits. */
+static unsigned take_shape(bytes *b, fa_reduction *d) {
+    const unsigned byte = take(b);
+    d->n_outer = (int)(byte % 4);
     d->n_reduced = 1 + (int)(take(b) % 3);
     int64_t n_element = 1;
     for (int axis = 0; axis < 6; axis++) {
@@ -55,6 +57,7 @@ static void take_shape(bytes *b, fa_reduction *d) {
         d->shape[axis] = size;
         n_element *= size;
     }
+    return byte;
 }
 
 /* Which input the result takes the place of: none, X or Y. */
@@ -75,12 +78,16 @@ static void take_call(bytes *b, call *c, int *place) {
     const fa_dtype dtype = dtypes[take(b) % 4];
     const int has_where = take(b) & 1 && d->kind != FA_SOFTMAX_VJP;
     *place = take_place(b, d);
-    take_shape(b, d);
+    const unsigned across = take_shape(b, d) & 64;
     c->is_float64 = dtype == FA_FLOAT64;
     const int n_axis = d->n_outer + d->n_reduced;
     for (int i = 0; i < N_INPUT; i++) {
         layout l = take_layout(b);
         const style s = take_style(b);
+        if (across && i == X) { /* neighbouring rows beside each other */
+            l.fastest = d->n_outer - 1;
+            l.order &= ~(unsigned)(WITH_STEP | WITH_BROADCAST | WITH_REVERSED);
+        }
         if (i == *place) /* NumPy has no result whose elements share memory */
             l.order &= ~(unsigned)WITH_BROADCAST;
         c->input[i] = like(d, i == WHERE ? FA_BOOL : dtype, n_axis);
@@ -176,6 +183,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bytes b = {data, data + size};
     const fa_kernel_set *sets[2];
+    poke pokes[N_POKE];
     call c;
     int place;
     choose_sets(take(&b), sets);
@@ -184,9 +192,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bytes of_part = b;
     for (int i = 0; i < 6; i++) /* taken below, when the shape is known */
         take(&b);
+    take_pokes(&b, pokes);
     take_call(&b, &c, &place);
-    array *inputs[N_INPUT] = {&c.input[X], &c.input[Y], &c.input[WHERE]};
-    poke_arrays(&b, inputs, N_INPUT);
+    poke_arrays(pokes, c.input, N_INPUT);
     const size_t n = (size_t)n_element(&c.output) * size_of(c.output.dtype);
     char *one = run(sets[0], &c, 1, 0, 0xa5);
     char *other = run(sets[1], &c, n_thread, rounding, 0x5a);
