@@ -21,8 +21,9 @@
 #define PANEL (PANEL_VECS * VEC_LANES)
 #define PANELS_AT_ONCE (PAIR_ROWS > 0 ? 2 : 1)
 
+/* Row by row, n_panel * PANEL_VECS vectors each. */
 typedef struct row_sums {
-    vec c[KERNEL_ROWS][2 * PANEL_VECS];
+    vec c[KERNEL_ROWS * PANEL_VECS]; /* PAIR_ROWS is half of KERNEL_ROWS at most */
 } row_sums;
 
 /* b: n_panel panels, `next_panel` reals apart. n_row and n_panel are constants at every call, so
@@ -36,7 +37,7 @@ FA_INLINE row_sums multiply_rows(int n_row, int n_panel, const real *a, ptrdiff_
     const int n_vec = n_panel * PANEL_VECS;
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < n_vec; v++)
-            sums.c[m][v] = v_set1(0);
+            sums.c[m * n_vec + v] = v_set1(0);
     for (ptrdiff_t k = 0; k < n_step; k++) {
         vec lanes[2 * PANEL_VECS];
         for (int v = 0; v < n_vec; v++)
@@ -44,7 +45,7 @@ FA_INLINE row_sums multiply_rows(int n_row, int n_panel, const real *a, ptrdiff_
         for (int m = 0; m < n_row; m++) {
             const vec scalar = v_set1(m < 6 ? a[m * a_row] : a6[(m - 6) * a_row]);
             for (int v = 0; v < n_vec; v++)
-                sums.c[m][v] = v_fma(scalar, lanes[v], sums.c[m][v]);
+                sums.c[m * n_vec + v] = v_fma(scalar, lanes[v], sums.c[m * n_vec + v]);
         }
         a += a_step;
         a6 += a_step;

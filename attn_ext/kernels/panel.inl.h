@@ -254,13 +254,14 @@ FA_INLINE void score_rows(int n_row, int n_panel, int is_plain, const tile *t, c
     const int is_final = !is_plain && rules->form.softcap == 0 && has_rules(rules);
     const row_sums dot = multiply_rows(n_row, n_panel, b->key + j * b->key_row, b->key_row,
                                        b->key_step, query, PANEL * d, d);
+    FA_UNROLL
     for (int w = 0; w < n_panel * PANEL_VECS; w++) {
         const int v = w % PANEL_VECS;
         real *scores = b[w / PANEL_VECS].scores + j * PANEL + v * VEC_LANES;
         real *block_max = b[w / PANEL_VECS].block_max + v * VEC_LANES;
         vec max = v_load(block_max);
         for (int m = 0; m < n_row; m++) {
-            vec x = dot.c[m][w];
+            vec x = dot.c[m * n_panel * PANEL_VECS + w];
             if (key_scale)
                 x = v_mul(x, v_set1(key_scale[m * scale_step]));
             x = v_mul(x, factor);
@@ -355,7 +356,8 @@ FA_INLINE void add_columns(int n_column, int n_panel, const tile *t, const block
         for (int w = 0; w < n_panel * PANEL_VECS; w++) {
             const int panel = w / PANEL_VECS, lane = w % PANEL_VECS * VEC_LANES;
             real *o = out + panel * next_panel + (d + m) * PANEL + lane;
-            v_store(o, v_fma(v_load(o), v_load(b[panel].alpha + lane), sums.c[m][w]));
+            v_store(o, v_fma(v_load(o), v_load(b[panel].alpha + lane),
+                             sums.c[m * n_panel * PANEL_VECS + w]));
         }
 }
 

@@ -16,9 +16,8 @@ FA_INLINE vec cap_score(const score_form *form, vec s) {
     return v_mul(v_set1(form->softcap), v_tanh(v_mul(s, v_set1(form->softcap_inverse))));
 }
 
-/* The long form after the softcap. `apart` and `bias` count only where the form has slopes and a
- * bias. */
-FA_INLINE vec long_form(const score_form *form, vec s, vec slope, vec apart, vec bias) {
+/* The long form after the softcap where something is not finite, or overflows. */
+FA_NOINLINE vec saturated_form(const score_form *form, vec s, vec slope, vec apart, vec bias) {
     vmask finite = v_le(v_abs(s), v_set1(REAL_HUGE));
     if (form->has_slopes)
         s = v_sub(s, v_mul(slope, apart));
@@ -32,4 +31,18 @@ FA_INLINE vec long_form(const score_form *form, vec s, vec slope, vec apart, vec
     if (!form->has_bias)
         return final;
     return v_select(v_eq(bias, v_set1(-REAL_INFINITY)), v_set1(-REAL_INFINITY), final);
+}
+
+/* The long form after the softcap. `apart` and `bias` count only where the form has slopes and a
+ * bias. A finite result comes from finite numbers alone, and is not clamped. */
+FA_INLINE vec long_form(const score_form *form, vec s, vec slope, vec apart, vec bias) {
+    vec t = s;
+    if (form->has_slopes)
+        t = v_sub(t, v_mul(slope, apart));
+    if (form->has_bias)
+        t = v_add(t, bias);
+    t = v_mul(t, v_set1(LOG2E));
+    if (m_all(v_le(v_abs(t), v_set1(REAL_HUGE))))
+        return t;
+    return saturated_form(form, s, slope, apart, bias);
 }
