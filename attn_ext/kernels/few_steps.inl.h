@@ -147,11 +147,11 @@ FA_INLINE void score_keys(fa_dtype dtype, int n_row, int n_vec, const few *f, in
     }
 }
 
-/* Scores of KEYS_AT_ONCE keys for all rows. */
-FA_INLINE void score_rows_as(fa_dtype dtype, const few *f, key_rows keys, real *scores) {
+/* Scores of n <= KEYS_AT_ONCE keys, in whole vectors, for all rows. */
+FA_INLINE void score_rows_as(fa_dtype dtype, const few *f, key_rows keys, int n, real *scores) {
     int r = 0;
     for (; r + 2 <= f->n_row; r += r + 4 <= f->n_row ? 4 : 2)
-        for (int first = 0; first < KEYS_AT_ONCE; first += 2 * VEC_LANES) {
+        for (int first = 0; first < n; first += 2 * VEC_LANES) {
             key_rows part = keys;
             part.data += first * keys.row;
             part.scale = keys.scale ? keys.scale + first : NULL;
@@ -164,15 +164,15 @@ FA_INLINE void score_rows_as(fa_dtype dtype, const few *f, key_rows keys, real *
         score_keys(dtype, 1, KEY_VECS, f, r, keys, scores);
 }
 
-static void score_rows_of_keys(fa_dtype dtype, const few *f, key_rows keys, real *scores) {
+static void score_rows_of_keys(fa_dtype dtype, const few *f, key_rows keys, int n, real *scores) {
     switch (dtype) {
-    case REAL_DTYPE: score_rows_as(REAL_DTYPE, f, keys, scores); break;
+    case REAL_DTYPE: score_rows_as(REAL_DTYPE, f, keys, n, scores); break;
 #if FA_REAL_BITS == 64
-    case FA_FLOAT32: score_rows_as(FA_FLOAT32, f, keys, scores); break;
+    case FA_FLOAT32: score_rows_as(FA_FLOAT32, f, keys, n, scores); break;
 #endif
-    case FA_FLOAT16: score_rows_as(FA_FLOAT16, f, keys, scores); break;
-    case FA_BFLOAT16: score_rows_as(FA_BFLOAT16, f, keys, scores); break;
-    default: score_rows_as(FA_INT8, f, keys, scores); break;
+    case FA_FLOAT16: score_rows_as(FA_FLOAT16, f, keys, n, scores); break;
+    case FA_BFLOAT16: score_rows_as(FA_BFLOAT16, f, keys, n, scores); break;
+    default: score_rows_as(FA_INT8, f, keys, n, scores); break;
     }
 }
 
@@ -206,7 +206,7 @@ FA_NOINLINE void score_range(const few *f, key_range range, int64_t segment_firs
             widen_row(lanes, row_at(scale, 0) + j * scale->column * (ptrdiff_t)sizeof(real),
                       REAL_DTYPE, n, scale->column);
         keys.scale = scale->data ? lanes : NULL;
-        score_rows_of_keys(dtype, f, keys, f->scores + (j - segment_first));
+        score_rows_of_keys(dtype, f, keys, n, f->scores + (j - segment_first));
     }
 }
 
