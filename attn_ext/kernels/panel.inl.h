@@ -18,7 +18,7 @@ typedef struct tile {
     int careful;             /* select values by visibility: after a result that is not finite */
     real *query;             /* (TILE_PANELS, d_head, PANEL) */
     real *scores;            /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL): t, then p, then w */
-    real *mask, *bias;       /* (FA_KEY_BLOCK, PANEL), of one panel and block */
+    real *mask, *bias;       /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL), of a block */
     real *visible;           /* (FA_KEY_BLOCK, PANEL), careful only: 1 or 0 */
     real *alpha, *block_max; /* (PANELS_AT_ONCE, PANEL) */
     real *key, *value;       /* (FA_KEY_BLOCK, d_head or d_value): a widened block */
@@ -33,9 +33,9 @@ typedef struct block {
     int first, end;  /* keys to compute: some row of the panel may see them */
     int needs_range; /* some row does not see all of them */
     int needs_mask;
-    real *scores;            /* (FA_KEY_BLOCK, PANEL) */
-    real *alpha, *block_max; /* (PANEL,) */
-    const real *key, *value; /* element (first_key, 0) */
+    real *scores, *mask, *bias; /* (FA_KEY_BLOCK, PANEL) */
+    real *alpha, *block_max;    /* (PANEL,) */
+    const real *key, *value;    /* element (first_key, 0) */
     ptrdiff_t key_row, key_step, value_row, value_step;
 } block;
 
@@ -121,11 +121,11 @@ static int mask_is_all(int value, const tile *t, const block *b, int panel) {
 }
 
 /* Take keys off both ends of the block that the mask hides from the whole panel. */
-static void trim_to_mask(const tile *t, block *b) {
+static void trim_to_mask(block *b) {
     const vec zero = v_set1(0);
     for (int at_end = 0; at_end < 2; at_end++)
         while (b->first < b->end) {
-            const real *row = t->mask + (at_end ? b->end - 1 : b->first) * PANEL;
+            const real *row = b->mask + (at_end ? b->end - 1 : b->first) * PANEL;
             int any = 0;
             for (int v = 0; v < PANEL_VECS; v++)
                 any |= !m_all(v_eq(v_load(row + v * VEC_LANES), zero));
@@ -174,8 +174,8 @@ FA_INLINE vec distances(const lane_rules *lanes, const row_rule *rule, int64_t f
 
 /* What is left to do with the scores of one panel and block once they are products. */
 typedef struct score_rules {
-    const tile *t;
-    const row_rule *rule; /* of the panel */
+    const row_rule *rule;    /* of the panel */
+    const real *mask, *bias; /* (FA_KEY_BLOCK, PANEL) */
     int64_t first_key;
     score_form form;
     int has_long_form, needs_mask, needs_range;
@@ -184,8 +184,9 @@ typedef struct score_rules {
 
 static score_rules open_rules(const tile *t, const block *b, int panel) {
     score_rules rules;
-    rules.t = t;
     rules.rule = &t->rule[panel * PANEL];
+    rules.mask = b->mask;
+    rules.bias = b->bias;
     rules.first_key = b->first_key;
     rules.form = t->g->form;
     rules.has_long_form = t->g->has_long_form;
@@ -209,7 +210,7 @@ FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
     const score_form *form = &rules->form;
     const int at = j * PANEL + v * VEC_LANES;
     if (rules->has_long_form) {
-        const vec bias = form->has_bias ? v_load(rules->t->bias + at) : v_set1(0);
+        const vec bias = form->has_bias ? v_load(rules->bias + at) : v_set1(0);
         if (form->has_slopes)
             x = long_form(form, x, lanes->slope,
                           distances(lanes, rules->rule + v * VEC_LANES, rules->first_key, j), bias);
@@ -217,7 +218,7 @@ FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
             x = long_form(form, x, v_set1(0), v_set1(0), bias);
     }
     if (rules->needs_mask)
-        x = v_select(v_eq(v_load(rules->t->mask + at), v_set1(0)), hidden, x);
+        x = v_select(v_eq(v_load(rules->mask + at), v_set1(0)), hidden, x);
     if (rules->needs_range) {
         const vec key = v_set1((real)j);
         x = v_select(m_and(v_le(lanes->first, key), v_lt(key, lanes->end)), x, hidden);
@@ -225,21 +226,29 @@ FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
     return x;
 }
 
-/* The same for a whole block, with the softcap: too much to do beside the sums of a product. */
-FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
-    const score_form form = rules->form; /* locals, as in softmax_panel */
+/* The same for a whole block of products, and their maximum. */
+FA_INLINE void finish_block(int has_softcap, score_rules rules, const block *b) {
+    const score_form form = rules.form; /* locals, as in softmax_panel */
     const int end = b->end;
     real *scores = b->scores;
     for (int v = 0; v < PANEL_VECS; v++) {
         vec max = v_set1(-REAL_INFINITY);
         for (int j = b->first; j < end; j++) {
             real *score = scores + j * PANEL + v * VEC_LANES;
-            const vec x = final_score(rules, v, j, cap_score(&form, v_load(score)));
+            vec x = v_load(score);
+            if (has_softcap)
+                x = cap_score(&form, x);
+            x = final_score(&rules, v, j, x);
             v_store(score, x);
             max = v_max(x, max);
         }
         v_store(b->block_max + v * VEC_LANES, max);
     }
+}
+
+/* With the softcap it is too much to do beside the sums of a product. */
+FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
+    finish_block(1, *rules, b);
 }
 
 /* ---- scores ---- */
@@ -432,28 +441,29 @@ static void load_mask(const tile *t, block *b, int panel) {
         b->end = b->first;
         return;
     }
-    load_panel_plane(t, b, panel, &t->g->call->mask, offsetof(row_rule, mask), t->mask);
-    trim_to_mask(t, b);
+    load_panel_plane(t, b, panel, &t->g->call->mask, offsetof(row_rule, mask), b->mask);
+    trim_to_mask(b);
+}
+
+static void load_bias(const tile *t, const block *b, int panel) {
+    if (t->g->call->bias.data)
+        load_panel_plane(t, b, panel, &t->g->call->bias, offsetof(row_rule, bias), b->bias);
 }
 
 FA_INLINE real *output_of_panel(const tile *t, int panel) {
     return t->segment.out + (size_t)panel * PANEL * (size_t)t->g->call->d_value;
 }
 
-static void attend_panel(const tile *t, block b, int panel) {
-    const fa_attention *call = t->g->call;
-    if (call->mask.data && b.first < b.end)
-        load_mask(t, &b, panel);
-    if (b.first == b.end)
+static void attend_panel(const tile *t, const block *b, int panel) {
+    if (b->first == b->end)
         return;
-    if (call->bias.data)
-        load_panel_plane(t, &b, panel, &call->bias, offsetof(row_rule, bias), t->bias);
-    score_panel(t, &b, panel);
-    softmax_panel(t, &b, panel);
+    load_bias(t, b, panel);
+    score_panel(t, b, panel);
+    softmax_panel(t, b, panel);
     if (t->careful)
-        add_visible_values(t, &b, output_of_panel(t, panel));
+        add_visible_values(t, b, output_of_panel(t, panel));
     else
-        add_values(t, &b, output_of_panel(t, panel));
+        add_values(t, b, output_of_panel(t, panel));
 }
 
 #if PAIR_ROWS > 0
@@ -465,39 +475,69 @@ FA_NOINLINE void add_values_of_pair(const tile *t, const block pair[2], real *ou
     add_values_of_panels(PAIR_ROWS, 2, t, pair, out);
 }
 
-/* Panels `panel` and `panel` + 1, if nothing but products and softmax is to be done; else 0. */
-static int attend_pair(const tile *t, const block pair[2], int panel) {
-    const group *g = t->g;
-    if (t->careful || g->has_long_form || g->call->mask.data || g->key_scale.data ||
-        pair[0].needs_range || pair[1].needs_range || pair[0].first != pair[1].first ||
-        pair[0].end != pair[1].end || pair[0].first == pair[0].end)
-        return 0;
+/* Each of the usual kinds of rules in a loop that knows of no other. */
+FA_NOINLINE void finish_scores(const block *b, const score_rules *given) {
+    score_rules rules = *given;
+    const int hides = rules.needs_mask || rules.needs_range;
+    if (!rules.has_long_form && !rules.needs_range) {
+        rules.has_long_form = rules.needs_range = 0;
+        rules.needs_mask = 1;
+        finish_block(0, rules, b);
+    } else if (rules.form.has_bias && !rules.form.has_slopes && !hides) {
+        rules.has_long_form = rules.form.has_bias = 1;
+        rules.form.has_slopes = rules.needs_mask = rules.needs_range = 0;
+        finish_block(0, rules, b);
+    } else if (rules.form.has_slopes && !rules.form.has_bias && !hides) {
+        rules.has_long_form = rules.form.has_slopes = 1;
+        rules.form.has_bias = rules.needs_mask = rules.needs_range = 0;
+        finish_block(0, rules, b);
+    } else {
+        finish_block(0, rules, b);
+    }
+}
+
+/* Panels `panel` and the next one, which see the same keys: products of both at once. */
+static void attend_pair(const tile *t, const block pair[2], int panel) {
     score_pair(t, pair, query_of_panel(t, panel));
-    softmax_panel(t, &pair[0], panel);
-    softmax_panel(t, &pair[1], panel + 1);
+    for (int i = 0; i < 2; i++) {
+        load_bias(t, &pair[i], panel + i);
+        const score_rules rules = open_rules(t, &pair[i], panel + i);
+        if (rules.form.softcap != 0)
+            finish_capped(&pair[i], &rules);
+        else if (has_rules(&rules))
+            finish_scores(&pair[i], &rules);
+        softmax_panel(t, &pair[i], panel + i);
+    }
     add_values_of_pair(t, pair, output_of_panel(t, panel));
-    return 1;
 }
 #else
-static int attend_pair(const tile *t, const block pair[2], int panel) {
+static void attend_pair(const tile *t, const block pair[2], int panel) {
     (void)t, (void)pair, (void)panel;
-    return 0;
 }
 #endif
 
-/* What panel `panel` makes of a block, and the next one too if they can be taken at once; returns
- * how many. */
+/* What panel `panel` makes of a block, and the next one if two may be taken at once; returns how
+ * many these are. */
 static int attend_panels(const tile *t, const block *b, int panel, int64_t end_of_block) {
-    block pair[2] = {*b, *b};
-    panel_range(t, panel, end_of_block, &pair[0]);
-    if (PANELS_AT_ONCE == 2 && panel + 1 < t->n_panel) {
-        panel_range(t, panel + 1, end_of_block, &pair[1]);
-        pair[1].scores += FA_KEY_BLOCK * PANEL;
-        pair[1].alpha += PANEL;
-        pair[1].block_max += PANEL;
-        if (attend_pair(t, pair, panel))
-            return 2;
+    const int n = panel + PANELS_AT_ONCE <= t->n_panel ? PANELS_AT_ONCE : 1;
+    block part[2];
+    for (int i = 0; i < n; i++) {
+        part[i] = *b;
+        part[i].scores += i * FA_KEY_BLOCK * PANEL;
+        part[i].mask += i * FA_KEY_BLOCK * PANEL;
+        part[i].bias += i * FA_KEY_BLOCK * PANEL;
+        part[i].alpha += i * PANEL;
+        part[i].block_max += i * PANEL;
+        panel_range(t, panel + i, end_of_block, &part[i]);
+        if (t->g->call->mask.data && part[i].first < part[i].end)
+            load_mask(t, &part[i], panel + i);
     }
-    attend_panel(t, pair[0], panel);
-    return 1;
+    if (n == 2 && part[0].first == part[1].first && part[0].end == part[1].end &&
+        part[0].first < part[0].end && !t->careful && !t->g->key_scale.data) {
+        attend_pair(t, part, panel);
+        return n;
+    }
+    for (int i = 0; i < n; i++)
+        attend_panel(t, &part[i], panel + i);
+    return n;
 }

@@ -10,7 +10,7 @@
 
 static size_t tile_reals(const fa_attention *call) {
     const size_t rows = TILE_ROWS, d = (size_t)call->d_head, dv = (size_t)call->d_value;
-    return rows * (d + 2 * dv + 4) + (3 + PANELS_AT_ONCE) * FA_KEY_BLOCK * PANEL +
+    return rows * (d + 2 * dv + 4) + (1 + 3 * PANELS_AT_ONCE) * FA_KEY_BLOCK * PANEL +
            FA_KEY_BLOCK * (d + dv) + 2 * PANELS_AT_ONCE * PANEL;
 }
 
@@ -25,8 +25,8 @@ static void place_tile(tile *t, const group *g, real *scratch) {
     t->g = g;
     t->query = take(&scratch, TILE_ROWS * d);
     t->scores = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
-    t->mask = take(&scratch, FA_KEY_BLOCK * PANEL);
-    t->bias = take(&scratch, FA_KEY_BLOCK * PANEL);
+    t->mask = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
+    t->bias = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
     t->visible = take(&scratch, FA_KEY_BLOCK * PANEL);
     t->alpha = take(&scratch, PANELS_AT_ONCE * PANEL);
     t->block_max = take(&scratch, PANELS_AT_ONCE * PANEL);
@@ -92,6 +92,8 @@ static block open_block(const tile *t, int64_t first_key, int64_t end_key) {
     block b = {0};
     b.first_key = first_key;
     b.scores = t->scores;
+    b.mask = t->mask;
+    b.bias = t->bias;
     b.alpha = t->alpha;
     b.block_max = t->block_max;
     b.key = block_rows(&g->key, first_key, end_key - first_key, g->call->d_head, t->n_panel, t->key,
@@ -201,9 +203,8 @@ static void write_weights(const tile *t) {
             if (b.first == b.end)
                 continue;
             if (call->mask.data)
-                load_panel_plane(t, &b, panel, &call->mask, offsetof(row_rule, mask), t->mask);
-            if (call->bias.data)
-                load_panel_plane(t, &b, panel, &call->bias, offsetof(row_rule, bias), t->bias);
+                load_panel_plane(t, &b, panel, &call->mask, offsetof(row_rule, mask), b.mask);
+            load_bias(t, &b, panel);
             score_panel(t, &b, panel);
             weigh_panel(t, &b, panel);
             for (int lane = 0; lane < PANEL && panel * PANEL + lane < t->n_row; lane++) {
