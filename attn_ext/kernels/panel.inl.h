@@ -302,13 +302,23 @@ FA_INLINE const real *query_of_panel(const tile *t, int panel) {
     return t->query + (size_t)panel * PANEL * (size_t)t->g->call->d_head;
 }
 
+/* Functions of their own: what else there is would take registers from the loops. */
+FA_NOINLINE void score_plain(const tile *t, const block *b, const real *query) {
+    score_panels_as(KERNEL_ROWS, 1, 1, t, b, NULL, query);
+}
+
+FA_NOINLINE void score_with_rules(const tile *t, const block *b, const score_rules *rules,
+                                  const real *query) {
+    score_panels_as(KERNEL_ROWS, 1, 0, t, b, rules, query);
+}
+
 /* Final scores of one panel and block, and their maximum. */
-FA_NOINLINE void score_panel(const tile *t, const block *b, int panel) {
+static void score_panel(const tile *t, const block *b, int panel) {
     const score_rules rules = open_rules(t, b, panel);
     if (!has_rules(&rules) && !t->g->key_scale.data)
-        score_panels_as(KERNEL_ROWS, 1, 1, t, b, &rules, query_of_panel(t, panel));
+        score_plain(t, b, query_of_panel(t, panel));
     else
-        score_panels_as(KERNEL_ROWS, 1, 0, t, b, &rules, query_of_panel(t, panel));
+        score_with_rules(t, b, &rules, query_of_panel(t, panel));
     if (rules.form.softcap != 0)
         finish_capped(b, &rules);
 }

@@ -49,7 +49,7 @@ FA_INLINE real tree_sum(const vec partial[PARTIAL_VECS]) {
 }
 
 /* The tree sum, or the greatest lane, of each of n vectors; they are used up. The trees of
- * VEC_LANES vectors together take a third of the shuffles. `to` has room for whole vectors. */
+ * VEC_LANES vectors together take a third of the shuffles. n is rounded up to whole vectors. */
 #ifndef HAS_TREES
 FA_INLINE vec v_trees(int is_sum, vec r[VEC_LANES]) {
     v_transpose(r);
@@ -61,11 +61,8 @@ FA_INLINE vec v_trees(int is_sum, vec r[VEC_LANES]) {
 #endif
 
 FA_INLINE void trees_of(int is_sum, int n, vec *r, real *to) {
-    int i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES)
+    for (int i = 0; i < n; i += VEC_LANES)
         v_store(to + i, v_trees(is_sum, r + i));
-    for (; i < n; i++)
-        to[i] = is_sum ? r_tree_sum(r[i]) : r_greatest(r[i]);
 }
 
 /* ---- maximum ---- */
@@ -167,6 +164,10 @@ FA_INLINE void add_next_others(const exp_words *c, int n, const real *x, int64_t
 }
 
 #define LONG_STEP (EXP_AT_ONCE * VEC_LANES)
+/* What is less than that goes in one step more where there are steps between. */
+#define HAS_SHORT_STEP (2 * PARTIAL_VECS < EXP_AT_ONCE)
+#define SHORT_VECS (HAS_SHORT_STEP ? 2 * PARTIAL_VECS : PARTIAL_VECS)
+#define SHORT_STEP (SHORT_VECS * VEC_LANES)
 
 FA_INLINE void add_exponentials_as(const exp_words *c, int is_narrow, const real *x, real *p,
                                    int64_t n, real base, vec partial[PARTIAL_VECS]) {
@@ -177,13 +178,13 @@ FA_INLINE void add_exponentials_as(const exp_words *c, int is_narrow, const real
         sum[v] = partial[v];
     for (; k + LONG_STEP <= n; k += LONG_STEP)
         add_next(c, EXP_AT_ONCE, x + k, p + k, LONG_STEP, from, is_narrow, sum);
-    if (2 * PARTIALS < LONG_STEP && k + 2 * PARTIALS <= n) {
-        add_next(c, 2 * PARTIAL_VECS, x + k, p + k, 2 * PARTIALS, from, is_narrow, sum);
-        k += 2 * PARTIALS;
+    if (HAS_SHORT_STEP && k + SHORT_STEP <= n) {
+        add_next(c, SHORT_VECS, x + k, p + k, SHORT_STEP, from, is_narrow, sum);
+        k += SHORT_STEP;
     }
     for (; k + PARTIALS <= n; k += PARTIALS)
         add_next(c, PARTIAL_VECS, x + k, p + k, PARTIALS, from, is_narrow, sum);
-    if (k < n)
+    if (n % PARTIALS != 0)
         add_next(c, PARTIAL_VECS, x + k, p + k, n - k, from, is_narrow, sum);
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = sum[v];
@@ -210,13 +211,13 @@ FA_INLINE vec add_others_as(const exp_words *c, int is_narrow, const real *x, in
         sum[v] = partial[v];
     for (; k + LONG_STEP <= n; k += LONG_STEP)
         add_next_others(c, EXP_AT_ONCE, x + k, LONG_STEP, from, is_narrow, sum, count);
-    if (2 * PARTIALS < LONG_STEP && k + 2 * PARTIALS <= n) {
-        add_next_others(c, 2 * PARTIAL_VECS, x + k, 2 * PARTIALS, from, is_narrow, sum, count);
-        k += 2 * PARTIALS;
+    if (HAS_SHORT_STEP && k + SHORT_STEP <= n) {
+        add_next_others(c, SHORT_VECS, x + k, SHORT_STEP, from, is_narrow, sum, count);
+        k += SHORT_STEP;
     }
     for (; k + PARTIALS <= n; k += PARTIALS)
         add_next_others(c, PARTIAL_VECS, x + k, PARTIALS, from, is_narrow, sum, count);
-    if (k < n)
+    if (n % PARTIALS != 0)
         add_next_others(c, PARTIAL_VECS, x + k, n - k, from, is_narrow, sum, count);
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = sum[v];

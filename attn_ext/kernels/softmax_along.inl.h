@@ -36,8 +36,16 @@ static void open_dense_rows(const reduction *r, int64_t first, int n_row, dense_
     }
 }
 
+/* For rows that do not exist, so that trees are always those of whole vectors of rows. */
+FA_INLINE void fill_rest(int n_row, vec rest, vec r[ROWS_AT_ONCE]) {
+    for (int i = n_row; i < ROWS_AT_ONCE; i++)
+        r[i] = rest;
+}
+
 FA_INLINE void find_extents_of(int64_t n, dense_rows *d) {
     vec most[ROWS_AT_ONCE], least[ROWS_AT_ONCE];
+    fill_rest(d->n_row, v_set1(0), most);
+    fill_rest(d->n_row, v_set1(0), least);
     for (int i = 0; i < d->n_row; i++)
         extent_lanes(d->x[i], n, &most[i], &least[i]);
     trees_of(0, d->n_row, most, d->max);
@@ -60,7 +68,8 @@ static void find_extents(dense_rows *d) {
 /* The result takes the place of the exponentials: one of them per element, whatever the length. */
 FA_INLINE void softmax_dense_rows_as(int64_t n, int is_narrow, const dense_rows *d) {
     vec whole[ROWS_AT_ONCE];
-    real sum[ROWS_AT_ONCE] = {0}, inverse[ROWS_AT_ONCE];
+    real sum[ROWS_AT_ONCE], inverse[ROWS_AT_ONCE];
+    fill_rest(d->n_row, v_set1(1), whole);
     for (int i = 0; i < d->n_row; i++) {
         vec partial[PARTIAL_VECS];
         clear_partials(partial);
@@ -88,14 +97,16 @@ static void softmax_dense_rows(const dense_rows *d) {
 
 FA_INLINE void log_dense_rows_as(int64_t n, int is_narrow, const dense_rows *d, int is_logsumexp) {
     vec partial[ROWS_AT_ONCE][PARTIAL_VECS], whole[ROWS_AT_ONCE], count[ROWS_AT_ONCE];
-    real others[ROWS_AT_ONCE], counted[ROWS_AT_ONCE], log1p[ROWS_AT_ONCE];
+    real others[ROWS_AT_ONCE] = {0}, counted[ROWS_AT_ONCE], log1p[ROWS_AT_ONCE];
     int64_t n_max[ROWS_AT_ONCE] = {0};
+    fill_rest(d->n_row, v_set1(0), whole);
     for (int i = 0; i < d->n_row; i++)
         clear_partials(partial[i]);
     for (int64_t k = 0; k < n; k += COUNT_LIMIT) {
         for (int i = 0; i < d->n_row; i++)
             count[i] = add_others_as(&d->constants, is_narrow, d->x[i] + k,
                                      min_i64(COUNT_LIMIT, n - k), d->max[i], partial[i]);
+        fill_rest(d->n_row, v_set1(0), count);
         trees_of(1, d->n_row, count, counted);
         for (int i = 0; i < d->n_row; i++)
             n_max[i] += (int64_t)counted[i];

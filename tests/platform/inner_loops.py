@@ -1,8 +1,9 @@
 """Check the inner loops of the micro-kernels in object files: ``inner_loops.py OBJECT ...``.
 
-By the name of its instruction set, an object file must have loops in ``score_panel`` and
-``add_values`` whose bodies hold the fused multiply-adds of a whole tile on the widest registers,
-and no loop of a tile may touch the stack: sums that do not fit in registers would.
+By the name of its instruction set, an object file must have loops in ``score_plain``,
+``score_with_rules`` and ``add_values``, and in their like for two panels, whose bodies hold the
+fused multiply-adds of a whole tile on the widest registers, and no loop of a tile may touch the
+stack: sums that do not fit in registers would.
 Needs objdump (OBJDUMP, by default ``objdump``).
 """
 
@@ -12,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-FUNCTIONS = ("score_panel", "add_values")
+FUNCTIONS = ("score_plain", "score_with_rules", "add_values")
+OF_PAIRS = ("score_pair", "add_values_of_pair")
 FMA = {  # instruction set: multiply-adds of a tile, and what one looks like
     "avx2": (12, r"vfmadd\d+p[sd] .*%ymm"),
     "avx512": (24, r"vfmadd\d+p[sd] .*%zmm"),
@@ -26,7 +28,7 @@ def instructions(path, function):
     """List (address, text) of a function."""
     command = [os.environ.get("OBJDUMP", "objdump"), "-d", "--no-show-raw-insn", path]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    body = re.search(rf"^[0-9a-f]+ <{function}>:\n(.*?)(?:\n\n|\Z)", listing, re.M | re.S)
+    body = re.search(rf"^[0-9a-f]+ <{function}(?:\.\w+)*>:\n(.*?)(?:\n\n|\Z)", listing, re.M | re.S)
     if body is None:
         sys.exit(f"{path} has no function {function}")
     found = re.findall(r"^\s*([0-9a-f]+):\s+(.+)$", body[1], re.M)
@@ -72,7 +74,7 @@ def main(paths):
         isa = path.stem.partition("_")[0]
         if isa not in FMA:
             sys.exit(f"{path}: expected an object file named after one of {', '.join(FMA)}")
-        for function in FUNCTIONS:
+        for function in FUNCTIONS + (OF_PAIRS if isa == "avx512" else ()):
             found += complaints(path, isa, function)
     print(*found, sep="\n", end="\n" if found else "")
     print(f"{len(paths)} object files: {len(found)} complaints")
