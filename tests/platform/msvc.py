@@ -34,7 +34,8 @@ def check(compiler, target, source, core):
     command = [compiler, f"--target={TARGETS[target]}", *FLAGS.split()]
     if target == "x86_64":
         command += FEATURES.get(source.stem.partition("_")[0], [])
-    command += ["/I", HERE / "msvc", "/I", core, source]
+    # "--": a path may look like an option
+    command += ["/I", HERE / "msvc", "/I", core, "--", source]
     return subprocess.run(command).returncode == 0
 
 
