@@ -389,13 +389,7 @@ static void check_part(const call *whole, const results *expected, const part *p
     results got = run(set, &c, 1, 0, 0x5a);
     for (int i = 0; i < N_RESULT; i++)
         if (got.data[i]) {
-            array all = whole->result[i];
-            int64_t step = 1;
-            all.data = all.memory = expected->data[i];
-            for (int axis = all.n_axis - 1; axis >= 0; axis--) {
-                all.stride[axis] = (ptrdiff_t)step;
-                step *= all.shape[axis];
-            }
+            const array all = over_result(&whole->result[i], expected->data[i]);
             array same = cut(&all, &whole->d, p, 0, 1);
             CHECK(memcmp(same.memory, got.data[i], same.n_byte) == 0);
             free_array(&same);

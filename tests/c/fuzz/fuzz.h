@@ -425,6 +425,18 @@ static char *taken_result(const array *a, int fill) {
     return result;
 }
 
+/* The shape of `a` over elements in order from `data` on, as taken_result gives them. */
+static array over_result(const array *a, char *data) {
+    array all = *a;
+    ptrdiff_t step = 1;
+    all.memory = all.data = data;
+    for (int axis = all.n_axis - 1; axis >= 0; axis--) {
+        all.stride[axis] = step;
+        step *= (ptrdiff_t)all.shape[axis];
+    }
+    return all;
+}
+
 /* The caller's rounding must not matter, and must be as it was. */
 static int enter_rounding(unsigned byte) {
     static const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
