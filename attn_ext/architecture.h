@@ -25,4 +25,9 @@
 #define FA_WASM128 1
 #endif
 
+/* Microsoft's intrinsics in place of GNU's. Tests set it for Clang, which on Windows has both. */
+#if defined(_MSC_VER) && !defined(__clang__)
+#define FA_MSVC_INTRINSICS 1
+#endif
+
 #endif

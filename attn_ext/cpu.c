@@ -46,7 +46,7 @@ uint64_t fa_cpu_xcr0_on_macos(uint64_t xcr0, int (*has_feature)(const char *name
 
 #ifdef FA_X86
 
-#if defined(_MSC_VER) && !defined(__clang__)
+#ifdef FA_MSVC_INTRINSICS
 #include <intrin.h>
 
 static uint32_t max_leaf(void) {

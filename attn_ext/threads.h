@@ -10,6 +10,8 @@
 #define _POSIX_C_SOURCE 200809L /* -std=c11 hides clock_gettime and the signal masks */
 #endif
 
+#include "architecture.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,10 +35,11 @@
 /* Monotonic time in nanoseconds from some fixed moment. */
 static inline int64_t fa_clock_ns(void) {
 #ifdef _WIN32
-    LARGE_INTEGER ticks, per_second;
+    LARGE_INTEGER ticks, frequency;
     QueryPerformanceCounter(&ticks);
-    QueryPerformanceFrequency(&per_second);
-    return (int64_t)((double)ticks.QuadPart / (double)per_second.QuadPart * 1e9);
+    QueryPerformanceFrequency(&frequency); /* a few GHz at most, so that nothing overflows */
+    const int64_t n = ticks.QuadPart, per_second = frequency.QuadPart;
+    return n / per_second * 1000000000 + n % per_second * 1000000000 / per_second;
 #else
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -46,11 +49,15 @@ static inline int64_t fa_clock_ns(void) {
 
 #if FA_THREADS
 
+#if defined(_MSC_VER) && !defined(__clang__)
+#define FA_THREAD_LOCAL __declspec(thread)
+#else
+#define FA_THREAD_LOCAL _Thread_local
+#endif
+
 /* --- Atomics --- */
 
-#if defined(_MSC_VER) && !defined(__clang__)
-
-#define FA_THREAD_LOCAL __declspec(thread)
+#ifdef FA_MSVC_INTRINSICS
 
 static inline intptr_t fa_atomic_add(volatile intptr_t *word, intptr_t n) { /* the old value */
 #ifdef _WIN64
@@ -67,8 +74,6 @@ static inline void fa_atomic_store(volatile intptr_t *word, intptr_t value) {
 }
 
 #else
-
-#define FA_THREAD_LOCAL _Thread_local
 
 static inline intptr_t fa_atomic_add(volatile intptr_t *word, intptr_t n) { /* the old value */
     return __atomic_fetch_add(word, n, __ATOMIC_ACQ_REL);

@@ -7,9 +7,12 @@
 
 #include "check.h"
 
+#include <pthread.h> /* MinGW has it too: only the pool itself uses threads of Windows */
 #include <string.h>
+#ifndef _WIN32
 #include <sys/wait.h>
 #include <unistd.h>
+#endif
 
 enum { MAX_TASK = 100000, N_CALLER = 12 }; /* more callers than slots in the pool's table */
 
@@ -259,22 +262,7 @@ static void test_tasks_run_in_the_default_mode_and_the_callers_comes_back(void) 
     fa_fpmode_set(before);
 }
 
-/* --- Signals and stack of the pool's threads --- */
-
-static void check_signals_blocked(void *context, int64_t index, int worker) {
-    (void)context;
-    (void)index;
-    sigset_t mask;
-    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mask) == 0);
-    CHECK(sigismember(&mask, SIGINT) == (worker != 0));
-    CHECK(sigismember(&mask, SIGTERM) == (worker != 0));
-    CHECK(!sigismember(&mask, SIGSEGV));
-    work_for(SHORT_NS);
-}
-
-static void test_pool_threads_leave_signals_to_the_others(void) {
-    CHECK(fa_pool_run(check_signals_blocked, NULL, 50, 4, NULL, NULL) == FA_OK);
-}
+/* --- Stack of the pool's threads --- */
 
 #ifndef __SANITIZE_THREAD__       /* its own records fill the stack */
 static int use_stack(int depth) { /* 4 KiB a level */
@@ -295,6 +283,25 @@ static void test_pool_threads_have_the_stack_that_was_asked_for(void) {
 #ifndef __SANITIZE_THREAD__
     CHECK(fa_pool_run(use_half_the_stack, NULL, 50, 4, NULL, NULL) == FA_OK);
 #endif
+}
+
+#ifndef _WIN32
+
+/* --- Signals --- */
+
+static void check_signals_blocked(void *context, int64_t index, int worker) {
+    (void)context;
+    (void)index;
+    sigset_t mask;
+    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mask) == 0);
+    CHECK(sigismember(&mask, SIGINT) == (worker != 0));
+    CHECK(sigismember(&mask, SIGTERM) == (worker != 0));
+    CHECK(!sigismember(&mask, SIGSEGV));
+    work_for(SHORT_NS);
+}
+
+static void test_pool_threads_leave_signals_to_the_others(void) {
+    CHECK(fa_pool_run(check_signals_blocked, NULL, 50, 4, NULL, NULL) == FA_OK);
 }
 
 /* --- Fork --- */
@@ -359,6 +366,8 @@ static void test_fork_inside_poll_interrupts_the_child_alone(void) {
     check_child_ends_well(child);
 }
 
+#endif
+
 /* --- Shutdown; the pool stays closed, so this comes last --- */
 
 static void test_shutdown_leaves_a_run_going_on_to_its_caller(void) {
@@ -389,10 +398,12 @@ int main(void) {
     test_poll_stops_a_run_of_any_size();
     test_poll_that_agrees_lets_the_run_complete();
     test_tasks_run_in_the_default_mode_and_the_callers_comes_back();
-    test_pool_threads_leave_signals_to_the_others();
     test_pool_threads_have_the_stack_that_was_asked_for();
+#ifndef _WIN32
+    test_pool_threads_leave_signals_to_the_others();
     test_child_of_a_busy_parent_has_a_pool_of_its_own();
     test_fork_inside_poll_interrupts_the_child_alone();
+#endif
     test_shutdown_leaves_a_run_going_on_to_its_caller();
     return 0;
 }

@@ -41,6 +41,7 @@ TARGETS = {
     "x86-linux-musl": "qemu-i386-static -cpu max",  # sizes of 32 bits
     "arm-linux-musleabihf": "qemu-arm-static",
     "x86_64-windows-gnu": shutil.which("wine64") or "/usr/lib/wine/wine64",
+    "x86-windows-gnu": None,
     "aarch64-windows-gnu": None,
     "x86_64-macos": None,
     "aarch64-macos": None,
@@ -50,18 +51,19 @@ SUFFIXES = {"windows": ".exe", "wasi": ".wasm"}
 
 
 def system_flags(target):
-    """Give what a target needs beside the flags of all: no threads and no signals in WASI."""
+    """Give what a target needs beside the flags of all: no threads in WASI."""
     if target.startswith("wasm32"):
         return ["-msimd128"]
+    if "windows" in target:  # whose wheels are of Microsoft's compiler
+        return ["-pthread", "-DFA_MSVC_INTRINSICS=1", *(["-mxsave"] if "x86" in target else [])]
     return ["-pthread"]
 
 
 def drivers(target):
     """Give the drivers that a target can have."""
     impossible = {
-        "windows": {"test_pool.c"},  # forks
-        "wasi": {"test_pool.c", "test_pool_starved.c"},  # the same, and threads
-        "x86": {"test_cpu.c"},  # compares with the compiler's check, which Zig's runtime lacks
+        "wasi": {"test_pool.c", "test_pool_starved.c"},  # want threads
+        "x86_64-linux-gnu": {"test_cpu.c"},  # wants the compiler's check, which Zig's runtime lacks
     }
     left_out = {f"{name}.c" for name in WRAPPED}  # want what not every linker can do
     left_out = left_out.union(*(names for word, names in impossible.items() if word in target))
