@@ -5,9 +5,15 @@
 #
 # ARCHITECTURE is Debian's name: arm64, ppc64el, riscv64, s390x (big endian), armhf, i386. Python,
 # NumPy and pytest come from Debian 13 (or the SUITE in the environment), unpacked into the folder
-# (once, 600 MB); the compiled module is cross-compiled by zig cc. Needs debootstrap, qemu-user-static and, for python3 on the
-# path, the packages cython and ziglang. No root and no kernel support: a wrapper stands in for
-# sys.executable, so that tests start children under the emulator too.
+# (once, 600 MB); for arm64 the newest NumPy and ml_dtypes come as wheels, which the others do not
+# have. The compiled module is cross-compiled by zig cc. Without pytest arguments the tests are
+# those named below, which take an emulator some 15 minutes; "tests" is the whole suite. Left out are
+# the files that start processes all the time (each waits for NumPy, 5 s or more) and those that
+# compute the specification in Python.
+#
+# Needs debootstrap, qemu-user-static and, for python3 on the path, the packages cython and ziglang.
+# No root and no kernel support: a wrapper stands in for sys.executable, so that tests start
+# children under the emulator too.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,6 +21,7 @@ source_tree=$(cd "$here/../.." && pwd)
 architecture=${1:?"an architecture is missing: see the head of this file"}
 folder=$(realpath -m "${2:-/tmp/fast-attention-$architecture}")
 shift $(($# < 2 ? $# : 2))
+default_tests=(tests/test_{golden,softmax_spec,results,numerics,softmax,nonfinite,row_invariance,errors,softmax_errors}.py)
 packages=python3,python3-numpy,python3-pytest,python3-hypothesis,python3-dev,libc6-dev
 debian=$folder/debian
 
@@ -36,9 +43,19 @@ unpack_debian() {
     for deb in "$debian"/var/cache/apt/archives/*.deb; do
         dpkg-deb -x "$deb" "$debian"
     done
+    # What Debian's alternatives would do. The slash: riscv64 has a link ld-linux-riscv64-lp64d.so.1.
+    ln -srf "$debian"/usr/lib/*/{blas/libblas,lapack/liblapack}.so.3 -t "$(echo "$debian"/usr/lib/*-linux-*/)"
     rm -r "$debian/var/cache/apt/archives"
-    # What Debian's alternatives would do.
-    ln -sr "$debian"/usr/lib/*/{blas/libblas,lapack/liblapack}.so.3 -t "$(echo "$debian"/usr/lib/*-linux-*)"
+}
+
+# The wheels of PyPI in front of Debian's packages, where there are some.
+download_wheels() {
+    local version
+    [ "$architecture" = arm64 ] || return 0
+    version=$(basename "$debian"/usr/include/python3.*)
+    python3 -m pip install -q --upgrade --target "$folder/wheels" --python-version "${version#python}" \
+        --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 \
+        --only-binary=:all: numpy ml_dtypes
 }
 
 # Python takes its own name from argument 0: with the wrapper's, children start under qemu again.
@@ -46,7 +63,7 @@ write_wrapper() {
     cat >"$folder/python" <<WRAPPER
 #!/bin/sh
 export PYTHONHOME=$debian/usr
-export PYTHONPATH="\${PYTHONPATH:-$folder/package:$debian/usr/lib/python3/dist-packages}"
+export PYTHONPATH="\${PYTHONPATH:-$folder/package:$folder/wheels:$debian/usr/lib/python3/dist-packages}"
 exec $qemu -L $debian -0 $folder/python $(echo "$debian"/usr/bin/python3.*[0-9]) "\$@"
 WRAPPER
     chmod +x "$folder/python"
@@ -76,13 +93,22 @@ run_suite() {
 import sys
 import fast_attention
 assert fast_attention.backend() == "native", fast_attention.backend()
-print(sys.byteorder, "endian", fast_attention.show_config(), sep="\n")
+print(f"{sys.byteorder}-endian", fast_attention.show_config(), sep="\n")
 PYTHON
     ../python -m pytest "$@"
 }
 
-mkdir -p "$folder"
-[ -e "$debian/usr/bin/python3" ] || unpack_debian
-write_wrapper
-build_package
-run_suite "$@"
+main() {
+    mkdir -p "$folder"
+    if [ ! -e "$folder/complete" ]; then # after a failure what was downloaded is not lost
+        unpack_debian
+        download_wheels
+        touch "$folder/complete"
+    fi
+    write_wrapper
+    build_package
+    [ $# -gt 0 ] || set -- -q "${default_tests[@]}"
+    run_suite "$@"
+}
+
+main "$@"; exit # on one line, so that an edit of this file meanwhile is not run
