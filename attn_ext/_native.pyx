@@ -7,12 +7,12 @@ whatever is not the plain case, so that checks and messages live in one place, i
 """
 
 import atexit
-import math
 
 import numpy
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE
 from cpython.buffer cimport PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
+from libc.math cimport sqrt
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
@@ -423,7 +423,7 @@ def plain_attention(query, key, value, is_causal, scale, num_threads, isa):
             return None
         if is_causal and q.shape[ndim - 2] != k.shape[ndim - 2]:
             return None
-        factor = scale if scale is not None else 1.0 / math.sqrt(q.shape[ndim - 1])
+        factor = scale if scale is not None else 1.0 / sqrt(<double>q.shape[ndim - 1])
         if not -1e38 < factor < 1e38:  # finite in float32 also times log2(e)
             return None
         memset(&call, 0, sizeof(call))
@@ -448,7 +448,9 @@ def plain_attention(query, key, value, is_causal, scale, num_threads, isa):
         call.scale = factor
         call.n_thread = num_threads
         call.poll = _poll
-        shape = query.shape[:-1] + (v.shape[ndim - 1],)
+        shape = query.shape
+        if call.d_value != call.d_head:
+            shape = shape[:-1] + (call.d_value,)
         output = _empty(shape, _float64 if q64 else _float32)
         PyObject_GetBuffer(output, &o, PyBUF_STRIDES | PyBUF_WRITABLE)
         n_open = 4

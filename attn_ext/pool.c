@@ -318,8 +318,8 @@ void fa_pool_shutdown(void) {}
 
 #endif
 
-int fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int64_t n_task,
-                       int64_t n_round, int n_thread, fa_poll poll, void *poll_context) {
+fa_status fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int64_t n_task,
+                             int64_t n_round, int n_thread, fa_poll poll, void *poll_context) {
     struct asker *const outer = asking;
     const int nested = outer != NULL || is_helping();
     struct asker asker = {.poll = nested ? NULL : poll, .context = poll_context};
@@ -338,8 +338,8 @@ int fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int64_t n_
     return asker.stopped ? FA_INTERRUPTED : FA_OK;
 }
 
-int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
-                void *poll_context) {
+fa_status fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
+                      void *poll_context) {
     return fa_pool_run_rounds(task, NULL, context, n_task, n_task, n_thread, poll, poll_context);
 }
 

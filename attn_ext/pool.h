@@ -29,13 +29,13 @@ typedef void (*fa_settle)(void *context, int64_t first, int64_t end);
 /* Runs task(context, i, worker) for all i in [0, n_task), on at most n_thread threads; the caller
  * is worker 0. poll may be NULL. Returns FA_OK after all tasks, or FA_INTERRUPTED once poll said
  * stop (or forked, in the child): no further task is started, and those running have ended. */
-int fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
-                void *poll_context);
+fa_status fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread, fa_poll poll,
+                      void *poll_context);
 
 /* The same in rounds of n_round tasks, the last one shorter; each is settled before the next
  * starts. For results that are put together in order without keeping them all. */
-int fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int64_t n_task,
-                       int64_t n_round, int n_thread, fa_poll poll, void *poll_context);
+fa_status fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int64_t n_task,
+                             int64_t n_round, int n_thread, fa_poll poll, void *poll_context);
 
 /* Asked inside a task, on any thread: whether its run has been told to stop. A task that then
  * returns with its work undone is as good as not started. On the calling thread this is where a

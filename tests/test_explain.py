@@ -9,7 +9,8 @@ import support
 import fast_attention
 from fast_attention import _explain, explain, scaled_dot_product_attention
 
-FEW = 8  # query rows of a group up to which keys go into the lanes
+# query rows of a group up to which keys go into the lanes, for tiny and for other heads
+FEW = {20: 4, 100: 8}  # keys of 8 numbers each
 
 
 def zeros(*shape, dtype="f4"):
@@ -28,26 +29,29 @@ def test_plan_names_the_engine_and_the_arithmetic(engine):
                 assert entry in str(plan)
 
 
-@pytest.mark.parametrize("n_query", [1, FEW, FEW + 1, 63, 64, 65, 300])
+@pytest.mark.parametrize("n_query", [1, 4, 5, 8, 9, 63, 64, 65, 300])
+@pytest.mark.parametrize("n_key", FEW)
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_native_plan_counts_tiles_of_grouped_rows(native_engine, n_query, group, dtype):
-    query, key = zeros(3, 2 * group, n_query, 8, dtype=dtype), zeros(3, 2, 20, 8, dtype=dtype)
+def test_native_plan_counts_tiles_of_grouped_rows(native_engine, n_query, n_key, group, dtype):
+    query, key = zeros(3, 2 * group, n_query, 8, dtype=dtype), zeros(3, 2, n_key, 8, dtype=dtype)
     plan = explain(query, key, key)
     rows = n_query * group
     tile = support.tile_rows(native_engine, np.dtype(dtype).name)
-    assert plan.kernel == ("few" if rows <= FEW else "tile")
+    assert plan.kernel == ("few" if rows <= FEW[n_key] else "tile")
     assert plan.rows_per_task == min(rows, tile)
-    assert plan.tasks == 6 * (1 if rows <= FEW else -(-rows // tile))
+    assert plan.tasks == 6 * (1 if rows <= FEW[n_key] else -(-rows // tile))
 
 
 @pytest.mark.parametrize("allowed", [1, 2, 5])
 def test_native_plan_uses_the_threads_that_are_allowed_and_worth_it(native_engine, allowed):
     large, small = zeros(4, 2000, 64), zeros(4, 8, 8)
+    many = np.broadcast_to(large[:1], (1000, *large.shape))
     assert explain(large, large, large, num_threads=allowed).threads == allowed
     assert explain(small, small, small, num_threads=allowed).threads == 1
     with fast_attention.threads(allowed):
         assert explain(large, large, large).threads == allowed
+    assert explain(many, large[:1], large[:1], num_threads=20_000).threads == 256  # of the pool
     one_task = large[:1, :30]
     assert explain(one_task, large[:1], large[:1], num_threads=allowed).threads == 1
 

@@ -1,5 +1,6 @@
 """Ctrl-C in a long call (case R09): heeded within a second, and nothing is left behind."""
 
+import os
 import sys
 
 import pytest
@@ -8,7 +9,7 @@ import support
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
 COMMON = """
-import os, resource, signal, sys, threading, time
+import ctypes, mmap, os, resource, signal, sys, threading, time
 import numpy as np
 import fast_attention as f
 
@@ -35,6 +36,33 @@ CALLS = {
         kv_lengths=[10, 1_000_000_000], num_threads=n),
     "softmax": lambda n: f.logsumexp(np.broadcast_to(rows, (30, *rows.shape)), axis=(0, -1)),
 }
+
+def long_row():  # 4e9 numbers that may be written, in 64 MB of memory, mapped again and again
+    part, n_part = 1 << 26, 240
+    file = os.memfd_create("part")
+    os.truncate(file, part)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | 0x10  # MAP_FIXED
+    start = libc.mmap(None, n_part * part, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    for i in range(n_part):
+        at = start + i * part
+        assert libc.mmap(at, part, protection, flags, file, 0) == at, ctypes.get_errno()
+    return np.frombuffer((ctypes.c_char * (n_part * part)).from_address(start), "f4")
+
+if "row of" in sys.argv[3] or "strip of" in sys.argv[3]:
+    row = long_row()
+    half, strip = row[::2], row.reshape(-1, 64)
+    CALLS |= {
+        "row of softmax": lambda n: f.softmax(row, out=row),
+        "row of log_softmax": lambda n: f.log_softmax(row, out=row),
+        "row of logsumexp": lambda n: f.logsumexp(row),
+        "row of softmax, apart": lambda n: f.softmax(half, out=half),
+        "row of softmax_vjp": lambda n: f.softmax_vjp(row, row, out=row),
+        "strip of softmax": lambda n: f.softmax(strip, axis=0, out=strip),
+        "strip of logsumexp": lambda n: f.logsumexp(strip, axis=0),
+    }
 f._backend.using(sys.argv[1], sys.argv[2] or None).__enter__()
 long_call = CALLS[sys.argv[3]]
 expected = f.scaled_dot_product_attention(x, x, x)
@@ -50,7 +78,8 @@ def interrupt(after=0.3):
 def check_interrupted(n_thread, error=KeyboardInterrupt):
     sent = interrupt()
     try:
-        long_call(n_thread)
+        with f.threads(n_thread):
+            long_call(n_thread)
     except error:
         late = time.monotonic() - sent[0]
     else:
@@ -79,6 +108,24 @@ def test_long_call_is_interrupted_within_a_second(engine, call):
 
 @pytest.mark.parametrize("call", ["one tile", "one row", "a row for each thread", "helper alone"])
 def test_long_task_is_interrupted_within_a_second(native_engine, call):
+    child = support.run_python(COMMON + RIGHT_AWAY, *native_engine, call)
+    assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory mapped repeatedly")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "row of softmax",
+        "row of log_softmax",
+        "row of logsumexp",
+        "row of softmax, apart",
+        "row of softmax_vjp",
+        "strip of softmax",
+        "strip of logsumexp",
+    ],
+)
+def test_long_row_of_the_softmax_family_is_interrupted_within_a_second(native_engine, call):
     child = support.run_python(COMMON + RIGHT_AWAY, *native_engine, call)
     assert child.returncode == 0, child.stderr
 

@@ -8,8 +8,13 @@
 /* Multiply-adds that are worth another thread: about 50 us of work. */
 #define WORK_PER_THREAD 1.5e6
 
+/* Numbers in the keys or values of a head up to which more than half of FEW_ROWS are a tile: where
+ * there is little to compute, a panel has less work per row. */
+#define TINY_REALS 512
+
 typedef struct attention_job {
     const fa_attention *call;
+    int is_few;
     int64_t n_tile; /* per group */
     real *scratch;
     size_t scratch_reals; /* per worker */
@@ -19,15 +24,21 @@ static void attention_task(void *context, int64_t index, int worker) {
     const attention_job *job = context;
     real *scratch = job->scratch + job->scratch_reals * (size_t)worker;
     const group g = open_group(job->call, index / job->n_tile);
-    if (g.n_row <= FEW_ROWS)
+    if (job->is_few)
         run_few(&g, scratch);
     else /* last tile first: under a causal mask it has most to do */
         run_tile(&g, (job->n_tile - 1 - index % job->n_tile) * TILE_ROWS, scratch);
 }
 
+/* Whether the rows of a group are for few.inl.h. */
+static int is_few(const fa_attention *call, int64_t rows) {
+    const double reals = (double)call->n_key * (double)max_i64(call->d_head, call->d_value);
+    return rows <= (reals <= TINY_REALS ? FEW_ROWS / 2 : FEW_ROWS);
+}
+
 /* As many threads as are allowed, have a task and are worth it; the caller at least. */
 static int threads_for(int64_t allowed, int64_t n_task, double worth) {
-    const int64_t n = min_i64(allowed, n_task);
+    const int64_t n = min_i64(min_i64(allowed, FA_POOL_MAX_THREAD), n_task);
     return (int)max_i64(1, (double)n > worth ? (int64_t)worth : n);
 }
 
@@ -39,9 +50,9 @@ static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
     return threads_for(call->n_thread, n_task, work / WORK_PER_THREAD);
 }
 
-static size_t whole_lines(size_t n_real) {
+static size_t whole_lines(double n_real) {
     const size_t line = 64 / sizeof(real);
-    return (n_real + line - 1) / line * line;
+    return ((size_t)n_real + line - 1) / line * line;
 }
 
 /* On a cache line, with the address to be freed in *memory; NULL if there is no room. */
@@ -59,12 +70,12 @@ static fa_status attend_by_segments(const fa_attention *call, int64_t n_group, i
     s.width = whole_vectors(call->d_value);
     s.n_worker = worthwhile_threads(call, n_task);
     s.n_slot = min_i64(n_task, (int64_t)s.n_worker * SEGMENTS_PER_THREAD);
-    s.scratch_reals = whole_lines(few_reals(call));
-    s.state_reals = whole_lines(state_reals(s.n_row, s.width));
     const size_t n_state = (size_t)(s.n_slot + n_group);
-    if (is_too_large((double)s.n_worker * (double)s.scratch_reals) ||
-        is_too_large((double)n_state * (double)s.state_reals))
+    const double scratch = few_reals(call), state = (double)s.n_row * ((double)s.width + 2);
+    if (is_too_large((double)s.n_worker * scratch + (double)n_state * state))
         return FA_NO_MEMORY;
+    s.scratch_reals = whole_lines(scratch);
+    s.state_reals = whole_lines(state);
     const size_t n_real = (size_t)s.n_worker * s.scratch_reals + n_state * s.state_reals;
     const size_t n_byte = n_real * sizeof(real) + (size_t)n_group * sizeof(int64_t) + 64;
     if (call->plan) {
@@ -84,14 +95,16 @@ static fa_status attend_by_segments(const fa_attention *call, int64_t n_group, i
 
 static fa_status attend_by_rows(const fa_attention *call, int64_t n_group, int64_t rows) {
     attention_job job = {.call = call, .n_tile = (rows + TILE_ROWS - 1) / TILE_ROWS};
-    job.scratch_reals = whole_lines(rows <= FEW_ROWS ? few_reals(call) : tile_reals(call));
+    job.is_few = is_few(call, rows);
     const int64_t n_task = n_group * job.n_tile;
     const int n_worker = worthwhile_threads(call, n_task);
-    if (is_too_large((double)n_worker * (double)job.scratch_reals))
+    const double scratch = job.is_few ? few_reals(call) : tile_reals(call);
+    if (is_too_large((double)n_worker * scratch))
         return FA_NO_MEMORY;
+    job.scratch_reals = whole_lines(scratch);
     const size_t n_byte = (size_t)n_worker * job.scratch_reals * sizeof(real) + 64;
     if (call->plan) {
-        *call->plan = (fa_plan){rows <= FEW_ROWS ? "few" : "tile", min_i64(rows, TILE_ROWS), n_task,
+        *call->plan = (fa_plan){job.is_few ? "few" : "tile", min_i64(rows, TILE_ROWS), n_task,
                                 n_worker, n_byte};
         return FA_OK;
     }
@@ -99,8 +112,8 @@ static fa_status attend_by_rows(const fa_attention *call, int64_t n_group, int64
     job.scratch = allocate_lines(n_byte, &memory);
     if (!job.scratch)
         return FA_NO_MEMORY;
-    const fa_status status = (fa_status)fa_pool_run(attention_task, &job, n_task, n_worker,
-                                                    call->poll, call->poll_context);
+    const fa_status status =
+        fa_pool_run(attention_task, &job, n_task, n_worker, call->poll, call->poll_context);
     free(memory);
     return status;
 }
@@ -112,7 +125,7 @@ fa_status FA_ATTENTION(const fa_attention *call) {
         return FA_OK;
     const int64_t rows = call->n_query * (call->n_head / call->n_kv_head);
     const int64_t n_group = call->n_batch * call->n_kv_head;
-    if (rows <= FEW_ROWS && call->n_key > SEGMENT_KEYS &&
+    if (is_few(call, rows) && call->n_key > SEGMENT_KEYS &&
         worthwhile_threads(call, INT64_MAX) > n_group) {
         const int64_t n_segment = count_split_tasks(call, n_group, NULL);
         if (n_segment > n_group)

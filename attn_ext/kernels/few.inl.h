@@ -10,11 +10,6 @@ FA_INLINE ptrdiff_t whole_vectors(int64_t n) {
     return (ptrdiff_t)((n + VEC_LANES - 1) / VEC_LANES * VEC_LANES);
 }
 
-/* (max, sum, out) of n_row rows. */
-FA_INLINE size_t state_reals(int n_row, ptrdiff_t width) {
-    return (size_t)n_row * (size_t)(width + 2);
-}
-
 static softmax_state take_state(real **from, int n_row, ptrdiff_t width) {
     softmax_state s;
     s.out = take(from, (size_t)(n_row * width));
@@ -31,11 +26,11 @@ static void clear_few(const few *f, softmax_state *s) {
     memset(s->out, 0, sizeof(real) * (size_t)(f->n_row * f->width));
 }
 
-static size_t few_reals(const fa_attention *call) {
-    const size_t d = (size_t)call->d_head, width = (size_t)whole_vectors(call->d_value);
+/* Numbers that place_few takes; double, so that what no memory holds does not wrap around. */
+static double few_reals(const fa_attention *call) {
+    const double d = (double)call->d_head, width = (double)call->d_value + VEC_LANES - 1;
     return FEW_ROWS * d + FEW_ROWS * SEGMENT_KEYS + (2 + FEW_ROWS) * FA_KEY_BLOCK +
-           KEYS_AT_ONCE * d + (VALUES_AT_ONCE + FEW_ROWS) * width +
-           2 * state_reals(FEW_ROWS, (ptrdiff_t)width);
+           KEYS_AT_ONCE * d + (VALUES_AT_ONCE + FEW_ROWS) * width + 2 * FEW_ROWS * (width + 2);
 }
 
 static void place_few(few *f, const group *g, real *scratch) {

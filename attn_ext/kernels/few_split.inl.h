@@ -102,8 +102,8 @@ static fa_status attend_split(split *s, int careful) {
         f.total = state_at(s, s->totals, i);
         clear_few(&f, &f.total);
     }
-    return (fa_status)fa_pool_run_rounds(attend_split_task, merge_round, s, s->n_task, s->n_slot,
-                                         s->n_worker, s->call->poll, s->call->poll_context);
+    return fa_pool_run_rounds(attend_split_task, merge_round, s, s->n_task, s->n_slot, s->n_worker,
+                              s->call->poll, s->call->poll_context);
 }
 
 static fa_status run_split(split *s) {
@@ -112,8 +112,8 @@ static fa_status run_split(split *s) {
         status = attend_split(s, 1);
     if (status != FA_OK || !s->call->weights.data)
         return status;
-    return (fa_status)fa_pool_run(weigh_split_task, s, s->n_task, s->n_worker, s->call->poll,
-                                  s->call->poll_context);
+    return fa_pool_run(weigh_split_task, s, s->n_task, s->n_worker, s->call->poll,
+                       s->call->poll_context);
 }
 
 /* Tasks of the groups before n_group; end_task may be NULL. */

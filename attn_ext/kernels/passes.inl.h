@@ -3,6 +3,13 @@
  * Element i goes to partial sum i mod PARTIALS, so a row is read PARTIALS elements at a time; what
  * is missing at its end reads as -inf, whose exponential adds 0.
  */
+
+/* A long row is worked on in stretches, a multiple of PARTIALS, and before the next one its task
+ * asks whether to go on. Elements of a stretch are counted in T, which is exact. */
+#define STRETCH (INT64_C(1) << 20)
+
+FA_INLINE int stopped_before(int64_t k) { return k > 0 && fa_pool_stopping(); }
+
 /* In a narrow row every element is so close to the maximum that its exponential p is a normal
  * number, and p - q s in v_quotient is exact. The rest of a wide row is below 2^-92 (2^-865). */
 #if FA_REAL_BITS == 32
@@ -79,12 +86,10 @@ FA_INLINE void widen_extent(vec x, vec *most, vec *least) {
 
 #define EXTENT_VECS 4 /* as many as the latency of a maximum */
 
-/* The greatest and least elements, in lanes. */
+/* The greatest and least of what was seen before and of n elements, in lanes. */
 FA_INLINE void extent_lanes(const real *x, int64_t n, vec *greatest, vec *smallest) {
     vec most[EXTENT_VECS], least[EXTENT_VECS];
     int64_t k = 0;
-    *greatest = v_set1(-REAL_INFINITY);
-    *smallest = v_set1(REAL_INFINITY);
     if (n >= EXTENT_VECS * VEC_LANES) {
         for (int v = 0; v < EXTENT_VECS; v++)
             most[v] = *greatest, least[v] = *smallest;
@@ -107,7 +112,7 @@ FA_INLINE vmask is_narrow_lane(vec least, real max) {
 }
 
 FA_INLINE extent extent_of(const real *x, int64_t n) {
-    vec most, least;
+    vec most = v_set1(-REAL_INFINITY), least = v_set1(REAL_INFINITY);
     extent_lanes(x, n, &most, &least);
     extent e;
     e.max = r_greatest(most);
@@ -224,8 +229,6 @@ FA_INLINE vec add_others_as(const exp_words *c, int is_narrow, const real *x, in
     return add_partials(count);
 }
 
-/* They are counted in T, which is exact up to COUNT_LIMIT elements. */
-#define COUNT_LIMIT (INT64_C(1) << 20)
 FA_INLINE vec add_others(const exp_words *c, const real *x, int64_t n, real max, int is_narrow,
                          vec partial[PARTIAL_VECS]) {
     return is_narrow ? add_others_as(c, 1, x, n, max, partial)

@@ -50,8 +50,8 @@ fa_status FA_REDUCTION(const fa_reduction *call) {
     job.scratch = malloc((size_t)n_worker * job.n_scratch * sizeof(real));
     if (!job.scratch)
         return FA_NO_MEMORY;
-    const fa_status status = (fa_status)fa_pool_run(reduction_task, &job, n_task, n_worker,
-                                                    call->poll, call->poll_context);
+    const fa_status status =
+        fa_pool_run(reduction_task, &job, n_task, n_worker, call->poll, call->poll_context);
     free(job.scratch);
     return status;
 }

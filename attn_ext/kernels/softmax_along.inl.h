@@ -42,12 +42,15 @@ FA_INLINE void fill_rest(int n_row, vec rest, vec r[ROWS_AT_ONCE]) {
         r[i] = rest;
 }
 
-FA_INLINE void find_extents_of(int64_t n, dense_rows *d) {
+FA_INLINE void find_extents(int64_t n, dense_rows *d) {
     vec most[ROWS_AT_ONCE], least[ROWS_AT_ONCE];
     fill_rest(d->n_row, v_set1(0), most);
     fill_rest(d->n_row, v_set1(0), least);
-    for (int i = 0; i < d->n_row; i++)
-        extent_lanes(d->x[i], n, &most[i], &least[i]);
+    for (int i = 0; i < d->n_row; i++) {
+        most[i] = v_set1(-REAL_INFINITY), least[i] = v_set1(REAL_INFINITY);
+        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+            extent_lanes(d->x[i] + k, min_i64(STRETCH, n - k), &most[i], &least[i]);
+    }
     trees_of(0, d->n_row, most, d->max);
     vmask is_narrow = is_narrow_lane(least[0], d->max[0]);
     for (int i = 1; i < d->n_row; i++)
@@ -55,57 +58,38 @@ FA_INLINE void find_extents_of(int64_t n, dense_rows *d) {
     d->is_narrow = m_all(is_narrow);
 }
 
-/* A length that is known to the compiler leaves no loop inside a short row. */
-static void find_extents(dense_rows *d) {
-    if (d->n == 32)
-        find_extents_of(32, d);
-    else if (d->n == 64)
-        find_extents_of(64, d);
-    else
-        find_extents_of(d->n, d);
-}
-
 /* The result takes the place of the exponentials: one of them per element, whatever the length. */
-FA_INLINE void softmax_dense_rows_as(int64_t n, int is_narrow, const dense_rows *d) {
+FA_INLINE void softmax_rows_as(int64_t n, int is_narrow, const dense_rows *d) {
     vec whole[ROWS_AT_ONCE];
     real sum[ROWS_AT_ONCE], inverse[ROWS_AT_ONCE];
     fill_rest(d->n_row, v_set1(1), whole);
     for (int i = 0; i < d->n_row; i++) {
         vec partial[PARTIAL_VECS];
         clear_partials(partial);
-        add_exponentials_as(&d->constants, is_narrow, d->x[i], d->y[i], n, r_base(d->max[i]),
-                            partial);
+        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+            add_exponentials_as(&d->constants, is_narrow, d->x[i] + k, d->y[i] + k,
+                                min_i64(STRETCH, n - k), r_base(d->max[i]), partial);
         whole[i] = add_partials(partial);
     }
     trees_of(1, d->n_row, whole, sum);
-    for (int i = 0; i < d->n_row; i += VEC_LANES)
+    for (int i = 0; i < ROWS_AT_ONCE && i < d->n_row; i += VEC_LANES)
         v_store(inverse + i, v_div(v_set1(1), v_load(sum + i)));
     for (int i = 0; i < d->n_row; i++)
-        divide_row(d->y[i], n, sum[i], inverse[i], is_narrow);
+        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+            divide_row(d->y[i] + k, min_i64(STRETCH, n - k), sum[i], inverse[i], is_narrow);
 }
 
-static void softmax_dense_rows(const dense_rows *d) {
-    if (!d->is_narrow)
-        softmax_dense_rows_as(d->n, 0, d);
-    else if (d->n == 32)
-        softmax_dense_rows_as(32, 1, d);
-    else if (d->n == 64)
-        softmax_dense_rows_as(64, 1, d);
-    else
-        softmax_dense_rows_as(d->n, 1, d);
-}
-
-FA_INLINE void log_dense_rows_as(int64_t n, int is_narrow, const dense_rows *d, int is_logsumexp) {
+FA_INLINE void log_rows_as(int64_t n, int is_narrow, fa_reduction_kind kind, const dense_rows *d) {
     vec partial[ROWS_AT_ONCE][PARTIAL_VECS], whole[ROWS_AT_ONCE], count[ROWS_AT_ONCE];
     real others[ROWS_AT_ONCE] = {0}, counted[ROWS_AT_ONCE], log1p[ROWS_AT_ONCE];
     int64_t n_max[ROWS_AT_ONCE] = {0};
     fill_rest(d->n_row, v_set1(0), whole);
     for (int i = 0; i < d->n_row; i++)
         clear_partials(partial[i]);
-    for (int64_t k = 0; k < n; k += COUNT_LIMIT) {
+    for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH) {
         for (int i = 0; i < d->n_row; i++)
-            count[i] = add_others_as(&d->constants, is_narrow, d->x[i] + k,
-                                     min_i64(COUNT_LIMIT, n - k), d->max[i], partial[i]);
+            count[i] = add_others_as(&d->constants, is_narrow, d->x[i] + k, min_i64(STRETCH, n - k),
+                                     d->max[i], partial[i]);
         fill_rest(d->n_row, v_set1(0), count);
         trees_of(1, d->n_row, count, counted);
         for (int i = 0; i < d->n_row; i++)
@@ -116,22 +100,41 @@ FA_INLINE void log_dense_rows_as(int64_t n, int is_narrow, const dense_rows *d, 
     trees_of(1, d->n_row, whole, others);
     logs_of_rest(d->n_row, d->max, others, n_max, log1p);
     for (int i = 0; i < d->n_row; i++) {
-        if (is_logsumexp)
+        if (kind == FA_LOGSUMEXP) {
             put((char *)d->y[i], REAL_DTYPE, 0, log_sum(d->max[i], log1p[i]));
-        else
-            subtract_row(d->x[i], d->y[i], n, d->max[i], log1p[i]);
+            continue;
+        }
+        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+            subtract_row(d->x[i] + k, d->y[i] + k, min_i64(STRETCH, n - k), d->max[i], log1p[i]);
     }
 }
 
-static void log_dense_rows(const dense_rows *d, int is_logsumexp) {
-    if (!d->is_narrow)
-        log_dense_rows_as(d->n, 0, d, is_logsumexp);
-    else if (d->n == 32)
-        log_dense_rows_as(32, 1, d, is_logsumexp);
-    else if (d->n == 64)
-        log_dense_rows_as(64, 1, d, is_logsumexp);
+FA_NOINLINE void reduce_wide_rows(fa_reduction_kind kind, const dense_rows *d) {
+    if (kind == FA_SOFTMAX)
+        softmax_rows_as(d->n, 0, d);
     else
-        log_dense_rows_as(d->n, 1, d, is_logsumexp);
+        log_rows_as(d->n, 0, kind, d);
+}
+
+FA_INLINE void reduce_rows_as(int64_t n, fa_reduction_kind kind, dense_rows *d) {
+    find_extents(n, d);
+    if (!d->is_narrow)
+        reduce_wide_rows(kind, d);
+    else if (kind == FA_SOFTMAX)
+        softmax_rows_as(n, 1, d);
+    else
+        log_rows_as(n, 1, kind, d);
+}
+
+/* A length that is known to the compiler leaves no loop inside a short row. */
+static void reduce_rows_of_32(fa_reduction_kind kind, dense_rows *d) {
+    reduce_rows_as(32, kind, d);
+}
+static void reduce_rows_of_64(fa_reduction_kind kind, dense_rows *d) {
+    reduce_rows_as(64, kind, d);
+}
+static void reduce_rows_of_n(fa_reduction_kind kind, dense_rows *d) {
+    reduce_rows_as(d->n, kind, d);
 }
 
 static void reduce_dense_rows(const reduction *r, int64_t first, int64_t end) {
@@ -140,11 +143,12 @@ static void reduce_dense_rows(const reduction *r, int64_t first, int64_t end) {
     load_exp_words(&d.constants);
     for (; first < end; first += at_once) {
         open_dense_rows(r, first, (int)min_i64(at_once, end - first), &d);
-        find_extents(&d);
-        if (r->call->kind == FA_SOFTMAX)
-            softmax_dense_rows(&d);
+        if (r->n == 32)
+            reduce_rows_of_32(r->call->kind, &d);
+        else if (r->n == 64)
+            reduce_rows_of_64(r->call->kind, &d);
         else
-            log_dense_rows(&d, r->call->kind == FA_LOGSUMEXP);
+            reduce_rows_of_n(r->call->kind, &d);
     }
 }
 
@@ -217,7 +221,7 @@ static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
     int64_t n_max = 0;
     const int is_softmax = r->call->kind == FA_SOFTMAX, is_short = r->n <= ROW_BUFFER;
     clear_partials(partial);
-    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         load_row(r, row, i, count, b);
         const extent e = extent_of(b->x, count);
@@ -225,7 +229,7 @@ static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
         state.extent.is_narrow = is_short && e.is_narrow;
     }
     const real max = state.extent.max;
-    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i), is_narrow = state.extent.is_narrow;
         if (!is_short)
             load_row(r, row, i, count, b);
@@ -262,7 +266,7 @@ static void reduce_row(const reduction *r, int64_t row, row_buffers *b) {
         put(to, r->output.dtype, 0, log_sum(state.extent.max, state.log1p));
         return;
     }
-    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         if (r->n > ROW_BUFFER)
             load_row(r, row, i, count, b);
@@ -279,13 +283,13 @@ static void load_gradient(const reduction *r, int64_t row, int64_t i, int count,
 static void vjp_row(const reduction *r, int64_t row, row_buffers *b) {
     vec partial[PARTIAL_VECS];
     clear_partials(partial);
-    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         load_gradient(r, row, i, count, b);
         add_products(b->x, b->y, count, partial);
     }
     const vec sum = v_set1(tree_sum(partial));
-    for (int64_t i = 0; i < r->n; i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         if (r->n > ROW_BUFFER)
             load_gradient(r, row, i, count, b);

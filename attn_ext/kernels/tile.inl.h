@@ -8,8 +8,9 @@
  * are not computed at all. Arrays are named with their shapes; (.., PANEL) is always dense.
  */
 
-static size_t tile_reals(const fa_attention *call) {
-    const size_t rows = TILE_ROWS, d = (size_t)call->d_head, dv = (size_t)call->d_value;
+/* Numbers that place_tile takes; double, so that what no memory holds does not wrap around. */
+static double tile_reals(const fa_attention *call) {
+    const double rows = TILE_ROWS, d = (double)call->d_head, dv = (double)call->d_value;
     return rows * (d + 2 * dv + 4) + (1 + 3 * PANELS_AT_ONCE) * FA_KEY_BLOCK * PANEL +
            FA_KEY_BLOCK * (d + dv) + 2 * PANELS_AT_ONCE * PANEL;
 }

@@ -83,7 +83,7 @@ def explain(
             ``"float32"`` or ``"float64"``.
         ``rows_per_task``, ``tasks``
             Into how many independent pieces of how many query rows, at most, the call is cut. The
-            rows of query heads that share a kv head count together. Where up to 8 rows would leave
+            rows of query heads that share a kv head count together. Where few rows would leave
             threads without work, a piece is one segment of 1536 of their keys.
         ``threads``
             How many work on them, the caller among them: as many as are allowed, have a task and

@@ -124,7 +124,7 @@ def resolve(num_threads: int | None) -> int:
     limits = _limits.get()
     if limits:
         return limits[-1]
-    return current().number
+    return (_chosen or _default or _of_process()).number  # without a call, for the tiny ones
 
 
 def current() -> ThreadCount:

@@ -70,7 +70,7 @@ static fa_status attend(const fa_kernel_set *kernels, const way *w) {
         w->is_float64 ? array_of(query64, real, w->d_head) : array_of(query, real, w->d_head);
     call.key = array_of(key, FA_FLOAT32, w->d_head);
     call.value = array_of(value, FA_FLOAT32, w->d_head);
-    if (w->n_key * w->d_head > N_VALUE)
+    if (w->n_key > N_VALUE / w->d_head)
         call.key.row = call.value.row = 0;
     call.output =
         w->is_float64 ? array_of(output64, real, w->d_head) : array_of(output, real, w->d_head);
@@ -131,6 +131,17 @@ static void check_every_allocation(operation run, const fa_kernel_set *kernels, 
     CHECK(memcmp(expected, result, sizeof expected) == 0);
 }
 
+/* A head so wide that no memory holds a row of it, in each way: the arrays have strides of 0, and
+ * sizes in bytes wrap around more than once. */
+static void check_wide_heads(const fa_kernel_set *kernels, const way *w) {
+    static const int64_t widths[] = {INT64_C(1) << 60, INT64_C(256204778801521551), INT64_MAX / 8};
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        way wide = *w;
+        wide.d_head = sizeof(size_t) > 4 ? widths[i] : widths[i] >> 32;
+        CHECK(run_with(-1, attend, kernels, &wide) == FA_NO_MEMORY);
+    }
+}
+
 int main(void) {
     for (int i = 0; i < N_VALUE; i++) {
         query64[i] = query[i] = (float)(i * 37 % 101) / 50 - 1;
@@ -143,6 +154,7 @@ int main(void) {
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
             check_every_allocation(attend, fa_kernel_set_at(set), &ways[i]);
             check_every_allocation(reduce, fa_kernel_set_at(set), &ways[i]);
+            check_wide_heads(fa_kernel_set_at(set), &ways[i]);
         }
     }
     fa_pool_shutdown();
