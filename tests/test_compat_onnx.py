@@ -9,6 +9,7 @@ import pytest
 import support
 from onnx_operator import assert_near, operator
 
+from fast_attention import attention_steps
 from fast_attention.compat.onnx import attention
 
 ONNX = "1.23.2"  # the generator of the node tests has private names
@@ -218,6 +219,20 @@ def test_scores_of_masked_keys_show_what_is_there_until_they_are_masked(engine):
         )
     assert_near(attention(**call, qk_matmul_output_mode=2), **call, qk_matmul_output_mode=2)
     assert np.isfinite(attention(**call).Y).all()
+
+
+@pytest.mark.parametrize("great", [1e300, -1e300, 3e38, np.inf, np.nan])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_scores_are_those_of_attention_steps_where_they_leave_the_range(engine, great, softcap):
+    call = draw(14)
+    mask = np.where(np.arange(9) == 4, great, 0.5)
+    call["Q"][0, 0, 2] = 3e38
+    inputs = call["Q"], call["K"], call["V"], mask
+    with pytest.warns(UserWarning, match="query_offset"):
+        steps = attention_steps(*inputs, is_causal=True, softcap=softcap)
+    for mode, expected in enumerate((steps.scaled, steps.capped, steps.biased)):
+        result = attention(*inputs, is_causal=1, softcap=softcap, qk_matmul_output_mode=mode)
+        np.testing.assert_array_equal(result.qk_matmul_output, expected)
 
 
 def test_three_axes_give_the_bits_of_four(engine):

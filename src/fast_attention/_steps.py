@@ -157,10 +157,10 @@ def attention_steps(
     """
     d = describe_scores("attention_steps", query, key, value, attn_mask, options)
     with np.errstate(all="ignore"):
-        scores = _scores(d)
+        scores = score(d, d.key)
         scaled = scores * d.compute_dtype.type(d.scale)
-        capped = _capped(d, scaled)
-        biased = _biased(d, capped)
+        capped = cap(d, scaled)
+        biased = add_and_hide(d, capped)
         weights, is_nan = _softmax(d, biased)
         output = _mean(d, weights, biased != -np.inf)
         output[is_nan] = np.nan
@@ -176,23 +176,24 @@ def _per_query_head(d: AttentionDescriptor, array: Array) -> Array:
     return np.repeat(array.astype(d.compute_dtype), group, axis=len(d.lead))
 
 
-def _scores(d: AttentionDescriptor) -> Array:
-    """Return query . key, with the scale of int8 keys."""
+def score(d: AttentionDescriptor, key: Array) -> Array:
+    """Return query . key, with the scale of int8 keys; `key` is d.key, or has more rows."""
     query = d.query.astype(d.compute_dtype)
-    scores = query @ _per_query_head(d, d.key).swapaxes(-1, -2)
+    scores = query @ _per_query_head(d, key).swapaxes(-1, -2)
     if d.k_scale is not None:
         scores *= _per_query_head(d, d.k_scale)[..., None, :]
     return np.asarray(scores)
 
 
-def _capped(d: AttentionDescriptor, scaled: Array) -> Array:
+def cap(d: AttentionDescriptor, scaled: Array) -> Array:
+    """Return c * tanh(scaled / c) if there is a softcap c, else a copy."""
     if d.softcap is None:
         return scaled.copy()
-    cap = d.compute_dtype.type(d.softcap)
-    return np.asarray(cap * np.tanh(scaled / cap))
+    c = d.compute_dtype.type(d.softcap)
+    return np.asarray(c * np.tanh(scaled / c))
 
 
-def _biased(d: AttentionDescriptor, capped: Array) -> Array:
+def add_and_hide(d: AttentionDescriptor, capped: Array) -> Array:
     """Add ALiBi and bias: of finite terms comes a finite sum; -inf where the key is hidden."""
     position, low, high = (array.reshape(*d.lead, 1, d.n_query, 1) for array in positions(d))
     key = np.arange(d.n_key)

@@ -2,7 +2,8 @@
 
 Y comes from the ordinary kernels. A mask that is shorter than the keys hides the keys past its end,
 so these are cut off by a view and the mask is used as it is. The scores that
-``qk_matmul_output_mode`` asks for exist nowhere in those kernels; they are computed beside them.
+``qk_matmul_output_mode`` asks for exist nowhere in those kernels; they are computed beside them, as
+``attention_steps`` does.
 
 References: https://onnx.ai/onnx/operators/onnx__Attention.html
 """
@@ -18,6 +19,7 @@ import numpy as np
 from .._attention import run
 from .._descriptor import AttentionDescriptor, describe_attention
 from .._dtypes import FLOAT64, Array, ArrayInput, round_to
+from .._steps import add_and_hide, cap, score
 from ._onnx_inputs import (
     Attributes,
     after_past,
@@ -229,51 +231,22 @@ def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
         return round_to(array, dtype)
 
 
-def _padded(weights: Array, n_key: int) -> Array:
-    """Give the keys past the end of a short mask the weight 0."""
-    n_seen = weights.shape[-1]
-    if n_seen == n_key:
-        return weights
-    wide = np.zeros((*weights.shape[:-1], n_key), weights.dtype)
-    wide[..., :n_seen] = weights
-    return wide
-
-
 def _scores(d: AttentionDescriptor, key: Array, mode: int) -> Array:
-    """Scaled scores of all of `key` (B, Hq, L, S); mode 1 capped, mode 2 with bias and masks."""
-    dtype = d.compute_dtype
-    n_group = d.n_head // max(1, d.n_kv_head)
-    query = d.query.astype(dtype).reshape(d.n_batch, d.n_kv_head, n_group, d.n_query, d.d_head)
+    """Scores of all of `key` (B, Hq, L, S) as `mode` wants them; d.key may end before."""
     with np.errstate(all="ignore"):
-        grouped = query @ key.astype(dtype)[:, :, None].swapaxes(-1, -2)
-        scores: Array = grouped.reshape(d.n_batch, d.n_head, d.n_query, key.shape[2])
-        scores *= dtype.type(d.scale)
-        if mode > 0 and d.softcap is not None:
-            scores = dtype.type(d.softcap) * np.tanh(scores / dtype.type(d.softcap))
+        scores: Array = score(d, key) * d.compute_dtype.type(d.scale)
+        if mode > 0:
+            scores = cap(d, scores)
         if mode == 2:
-            seen = scores[..., : d.n_key]
-            if d.bias is not None:
-                np.add(seen, d.bias, out=seen, casting="same_kind")
-            np.copyto(seen, -np.inf, where=~_visible(d))
-            scores[..., d.n_key :] = -np.inf
+            scores = _padded(add_and_hide(d, scores[..., : d.n_key]), key.shape[2], -np.inf)
     return scores
 
 
-def _visible(d: AttentionDescriptor) -> Array:
-    """Tell which keys the queries see, broadcastable to (B, Hq, L, S)."""
-    assert d.query_offset is not None
-    j = np.arange(d.n_key)
-    p = np.arange(d.n_query)[:, None] + d.query_offset[:, None, None, None]
-    length = d.n_key if d.kv_lengths is None else d.kv_lengths[:, None, None, None]
-    visible: Array = np.asarray(j < length)
-    if d.is_causal:
-        visible = visible & (j <= p)
-    if d.window_left >= 0:
-        visible = visible & (j >= p - d.window_left)
-    if d.window_right >= 0:
-        visible = visible & (j <= p + d.window_right)
-    if d.mask is not None:
-        visible = visible & d.mask
-    if d.bias is not None:
-        visible = visible & (d.bias != -np.inf)
-    return visible
+def _padded(array: Array, n_key: int, fill: float = 0.0) -> Array:
+    """Give the keys past the end of a short mask the weight or score `fill`."""
+    n_seen = array.shape[-1]
+    if n_seen == n_key:
+        return array
+    wide = np.full((*array.shape[:-1], n_key), fill, array.dtype)
+    wide[..., :n_seen] = array
+    return wide
