@@ -267,3 +267,18 @@ def test_difference_is_counted_in_bounds_and_half_ulps():
     assert math.isclose(_bound.difference_in_bounds(first, second, bound), expected)
     second[0, 0] = np.nan
     assert math.isnan(_bound.difference_in_bounds(first, second, bound))
+
+
+@pytest.mark.parametrize("dtype", support.FLOATS)
+def test_difference_of_what_is_not_finite_is_zero_if_it_is_the_same_else_nan(dtype):
+    odd = np.array([[np.inf, -np.inf, np.nan, 1.0, 0.0]], dtype)
+    for bound in (1e-3, np.inf):
+        rows = np.full(1, bound)
+        assert _bound.difference_in_bounds(odd, odd.copy(), rows) == 0
+        for column in range(5):
+            for instead in (np.inf, -np.inf, np.nan):
+                other = odd.copy()
+                other[0, column] = instead
+                difference = _bound.difference_in_bounds(odd, other, rows)
+                same = np.array_equal(odd.astype("f8"), other.astype("f8"), equal_nan=True)
+                assert difference == 0 if same else math.isnan(difference)

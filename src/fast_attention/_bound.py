@@ -143,15 +143,18 @@ def difference_in_bounds(
     Returns
     -------
     float
-        0 where both are the same; nan if the two are not finite in the same places.
+        0 where both are the same, infinity and nan included; nan if the two differ where one of
+        them is not finite.
     """
     if first.size == 0:
         return 0.0
-    wide_first, wide_second = first.astype(np.float64), second.astype(np.float64)
-    difference = np.abs(wide_first - wide_second)
-    largest = np.maximum(np.abs(wide_first), np.abs(wide_second))
-    allowed = bound[..., None] + _half_ulp(largest, first.dtype)
-    return float(np.max(difference / allowed))
+    one, other = first.astype(np.float64), second.astype(np.float64)
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    comparable = np.isfinite(one) & np.isfinite(other)
+    with np.errstate(all="ignore"):
+        difference = np.where(comparable, np.abs(one - other), np.nan)
+    allowed = bound[..., None] + _half_ulp(np.maximum(np.abs(one), np.abs(other)), first.dtype)
+    return float(np.max(np.where(same, 0, difference / allowed)))
 
 
 def _half_ulp(magnitude: Array, dtype: np.dtype[Any]) -> Array:
