@@ -1,6 +1,7 @@
 """explain(): the plan is what the call then does; tests/c/test_plan.c counts inside the core."""
 
 import inspect
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -112,6 +113,23 @@ def test_nothing_is_computed_and_nothing_written(engine):
     assert (out == 7).all()
     huge = np.broadcast_to(x[:1, :1], (1, 10_000_000, 4))
     assert explain(huge, huge, huge).flops == 10**14 * 16
+
+
+@pytest.mark.thread_unsafe(reason="measures the memory of the whole process")
+def test_no_result_is_allocated(engine):
+    x = np.broadcast_to(np.float16(1), (2, 20_000, 4))
+    options = {"return_lse": True, "return_weights": True}
+    tracemalloc.start()
+    try:
+        plan = explain(x, x, x, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert plan.bytes_written == 2 * 20_000 * (2 * 4 + 4 + 2 * 20_000)
+    assert peak < 4 << 20
+    small = np.ones((2, 5, 4), "f2")
+    results = scaled_dot_product_attention(small, small, small, **options)
+    assert explain(small, small, small, **options).bytes_written == sum(r.nbytes for r in results)
 
 
 def test_options_errors_and_warnings_are_those_of_the_call(engine):

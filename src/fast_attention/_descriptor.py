@@ -158,8 +158,12 @@ def describe_attention(
     return_weights: bool = False,
     out: object = None,
     num_threads: int | None = None,
+    allocate: bool = True,
 ) -> AttentionDescriptor:
-    """Check everything, and return the call as one object with its results allocated."""
+    """Check everything, and return the call as one object with its results allocated.
+
+    Without `allocate` the results have their shapes and dtypes, but no memory: for a plan.
+    """
     d = AttentionDescriptor()
     d.num_threads = _threads.resolve(num_threads)
     d.key_start = 0
@@ -168,7 +172,7 @@ def describe_attention(
     _set_score_options(d, scale, softcap, sinks, alibi_slopes)
     _set_positions(d, is_causal, window, query_offset, kv_lengths)
     _set_mask_and_bias(d, attn_mask, bias)
-    _set_results(d, return_lse, return_weights)
+    _set_results(d, return_lse, return_weights, allocate)
     if out is not None:
         inputs = {"query": query, "key": key, "value": value, "attn_mask": attn_mask, "bias": bias}
         inputs |= {"query_offset": query_offset, "kv_lengths": kv_lengths, "sinks": sinks}
@@ -355,18 +359,26 @@ def _check_float_mask(mask: Array, bias: object) -> None:
         )
 
 
-def _set_results(d: AttentionDescriptor, return_lse: bool, return_weights: bool) -> None:
+def _set_results(
+    d: AttentionDescriptor, return_lse: bool, return_weights: bool, allocate: bool
+) -> None:
     dtype = d.query.dtype
     rows = (d.n_query,) if d.drop_head else (*d.lead, d.n_head, d.n_query)
-    output = np.empty((*rows, d.d_value), dtype)
-    lse = np.empty(rows, d.compute_dtype) if return_lse else None
-    weights = np.zeros((*rows, d.n_key), dtype) if return_weights else None
+    new, zeros = (np.empty, np.zeros) if allocate else (_stand_in, _stand_in)
+    output = new((*rows, d.d_value), dtype)
+    lse = new(rows, d.compute_dtype) if return_lse else None
+    weights = zeros((*rows, d.n_key), dtype) if return_weights else None
     d.returned = d.output, d.lse, d.weights = output, lse, weights
     d.detour = False
     if d.drop_head:
         d.output = output[None]
         d.lse = None if lse is None else lse[None]
         d.weights = None if weights is None else weights[None]
+
+
+def _stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return a writeable array of which every element is the same one."""
+    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, (0,) * len(shape))
 
 
 def _write_to(d: AttentionDescriptor, out: Array) -> None:

@@ -64,7 +64,7 @@ def explain(
     Parameters
     ----------
     query, key, value, attn_mask : array_like
-        As for ``scaled_dot_product_attention``. Their values are not read.
+        As for ``scaled_dot_product_attention``. Only its checks and warnings look at the values.
     **options
         Its keyword arguments, all of them.
 
@@ -115,6 +115,8 @@ def explain(
 
     Notes
     -----
+    No result is allocated, so the plan of a call that does not fit into memory can be asked for.
+
     With the environment variable FAST_ATTENTION_VERBOSE=1 every call, one of ``self_attention`` or
     of ``fast_attention.compat`` too, logs its plan, in one line, to the logger ``fast_attention``,
     which then writes to stderr if the program has given it no handler by the time of the import.
@@ -129,7 +131,7 @@ def explain(
     True
     """
     check_names("explain", options, CallOptions.__optional_keys__)
-    described = describe_attention(query, key, value, attn_mask, **options)
+    described = describe_attention(query, key, value, attn_mask, **options, allocate=False)
     if options.get("query_offset") is None:
         warn_if_ends_differ(described)
     warn_if_meant_as_bool(attn_mask, described)
@@ -160,7 +162,7 @@ def plan_of(d: AttentionDescriptor) -> AttentionPlan:
         threads=threads,
         flops=2 * _visible_pairs(d) * (d.d_head + d.d_value),
         bytes_read=sum(map(_own_bytes, arguments + options)),
-        bytes_written=sum(map(_own_bytes, d.returned)),
+        bytes_written=sum(result.nbytes for result in d.returned if result is not None),
         bytes_scratch=scratch,
     )
 
