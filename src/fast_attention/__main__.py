@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import fast_attention
 
 from . import _compare, _verify
+from ._exit import FAILURE, INTERRUPTED, SUCCESS
 
 EXAMPLES = """\
 examples:
@@ -65,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has enough, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _compare.FAILURE
+        return FAILURE
     except KeyboardInterrupt:
-        return _compare.INTERRUPTED
+        return INTERRUPTED
     return code
 
 
@@ -80,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 def info() -> int:
     """Print the configuration and return the exit code."""
     print(fast_attention.show_config())
-    return _compare.SUCCESS
+    return SUCCESS
 
 
 if __name__ == "__main__":

@@ -17,11 +17,10 @@ from typing import IO, Any
 
 from . import _backend, _report, _workloads
 from ._child import measuring_process
+from ._exit import FAILURE, INTERRUPTED, SUCCESS, USAGE, complain
 from ._threads import get_num_threads
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-
-SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = """\
 Measure the native kernels against the NumPy fallback: the same arrays, one process, rounds that
@@ -108,19 +107,19 @@ def run(options: argparse.Namespace) -> int:
     names = options.workloads or list(_workloads.BY_NAME)
     problem = _usage_problem(options, names)
     if problem is not None:
-        return _complain(problem, USAGE)
+        return complain("compare", problem, USAGE)
     problem = _native_problem()
     if problem is not None:
-        return _complain(problem, FAILURE)
+        return complain("compare", problem, FAILURE)
     comparison = Comparison(options, names)
     code, message = _outcome(comparison)
     comparison.show_summary()
     if message is not None:
-        _complain(message, code)
+        complain("compare", message, code)
     try:
         comparison.write_files()
     except OSError as error:
-        return _complain(f"cannot write {error.filename}: {error.strerror}", FAILURE)
+        return complain("compare", f"cannot write {error.filename}: {error.strerror}", FAILURE)
     return code
 
 
@@ -134,12 +133,6 @@ def _outcome(comparison: "Comparison") -> tuple[int, str | None]:
         done, asked = len(comparison.results), len(comparison.names)
         return INTERRUPTED, f"interrupted after {done} of {asked} workloads"
     return comparison.exit_code(), None
-
-
-def _complain(message: str, code: int) -> int:
-    sys.stdout.flush()
-    print(f"fast_attention compare: {message}", file=sys.stderr)
-    return code
 
 
 def _usage_problem(options: argparse.Namespace, names: list[str]) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 from . import _backend, _threads
 from ._version import __version__
 
+UNKNOWN = "unknown"
 _NUMPY_PROMISES = "row invariance and num_threads hold for the native backend only"
 
 
@@ -86,8 +87,15 @@ def _arithmetic(isa: str | None) -> str:
 
 def _blas() -> str:
     """Name and version of the BLAS behind NumPy, which the fallback's speed comes from."""
+    name, version = blas_of_build()
+    return name if version == UNKNOWN else f"{name} {version}"
+
+
+def blas_of_build() -> tuple[str, str]:
+    """Return name and version of the BLAS that NumPy was built with, as NumPy tells them."""
     try:
-        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-        return f"{blas['name']} {blas['version']}"
-    except (KeyError, TypeError):
-        return "unknown"
+        config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload, unused-ignore]
+        built = dict(config["Build Dependencies"]["blas"])
+    except (KeyError, TypeError, ValueError):
+        built = {}
+    return str(built.get("name") or UNKNOWN), str(built.get("version") or UNKNOWN)

@@ -100,7 +100,7 @@ class AttentionDescriptor:
     lse: Array | None  # compute_dtype (*lead, n_head, n_query)
     weights: Array | None  # (*lead, n_head, n_query, n_key), in the dtype of the query, all zero
     returned: tuple[Array, Array | None, Array | None]  # the arrays that output, lse, weights view
-    detour: bool  # output is an array beside the caller's out, to be copied there
+    detour: Array | None  # what output is a view of, to be copied to the caller's out
     num_threads: int
     drop_head: bool  # query, key and value were 2-D: results have no head axis
 
@@ -131,9 +131,8 @@ class AttentionDescriptor:
 
     def results(self) -> tuple[Array, Array | None, Array | None]:
         """Return output, lse and weights as the caller gets them, once they are filled."""
-        output = self.returned[0]
-        if self.detour:
-            output[...] = self.output.reshape(output.shape)
+        if self.detour is not None:
+            self.returned[0][...] = self.detour
         return self.returned
 
 
@@ -369,7 +368,7 @@ def _set_results(
     lse = new(rows, d.compute_dtype) if return_lse else None
     weights = zeros((*rows, d.n_key), dtype) if return_weights else None
     d.returned = d.output, d.lse, d.weights = output, lse, weights
-    d.detour = False
+    d.detour = None
     if d.drop_head:
         d.output = output[None]
         d.lse = None if lse is None else lse[None]
@@ -383,7 +382,8 @@ def _stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def _write_to(d: AttentionDescriptor, out: Array) -> None:
     """Let the output go to the caller's array, straight or, if its layout is odd, afterwards."""
-    d.returned = (out, *d.returned[1:])
-    d.detour = needs_a_detour(out)
-    if not d.detour:
+    if needs_a_detour(out):
+        d.detour = d.returned[0]
+    else:
         d.output = out[None] if d.drop_head else out
+    d.returned = (out, *d.returned[1:])

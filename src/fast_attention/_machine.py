@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-UNKNOWN = "unknown"
+from ._config import UNKNOWN, blas_of_build
 
 # OpenBLAS exports its functions plainly, with a suffix for 64-bit integers, or (in NumPy's own
 # wheels) with a prefix as well.
@@ -84,13 +84,8 @@ def blas_facts() -> dict[str, Any]:
     The name is from NumPy's build; kernel and threads are asked of the loaded OpenBLAS, because one
     library holds kernels for many processors and the environment can force a slow one.
     """
-    built = _blas_of_build()
-    facts: dict[str, Any] = {
-        "name": str(built.get("name") or UNKNOWN),
-        "version": str(built.get("version") or UNKNOWN),
-        "kernel": UNKNOWN,
-        "threads": None,
-    }
+    name, version = blas_of_build()
+    facts: dict[str, Any] = {"name": name, "version": version, "kernel": UNKNOWN, "threads": None}
     for path in _openblas_libraries():
         try:
             library = ctypes.CDLL(path)
@@ -102,15 +97,6 @@ def blas_facts() -> dict[str, Any]:
             facts["threads"] = _ask(library, "get_num_threads", ctypes.c_int)
             break
     return facts
-
-
-def _blas_of_build() -> dict[str, Any]:
-    """Return NumPy's own description of the BLAS that it was built with."""
-    try:
-        config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload, unused-ignore]
-        return dict(config["Build Dependencies"]["blas"])
-    except (KeyError, TypeError, ValueError):
-        return {}
 
 
 def _openblas_libraries() -> list[str]:

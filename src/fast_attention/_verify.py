@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import sys
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,9 +22,8 @@ from . import _backend, _golden, _machine
 from ._attention import scaled_dot_product_attention
 from ._bound import error_bound
 from ._dtypes import FLOAT32, Array, is_float
+from ._exit import FAILURE, SUCCESS, USAGE, complain
 from ._version import __version__
-
-SUCCESS, FAILURE, USAGE = 0, 1, 2
 
 DESCRIPTION = """\
 Compute the golden cases on every instruction set of this machine and compare the bits of their
@@ -89,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             isas = _chosen_isas(options.isa)
         except (ImportError, ValueError) as error:
-            return _complain(str(error), USAGE)
+            return complain("verify", str(error), USAGE)
         names = _golden.without_bfloat16()
         if importlib.util.find_spec("ml_dtypes") is not None:
             names = list(_golden.CASES)
@@ -103,14 +101,8 @@ def run(options: argparse.Namespace) -> int:
         try:
             options.json.write_text(_json_text(outcome, left_out), encoding="utf-8")
         except OSError as error:
-            return _complain(f"cannot write {options.json}: {error.strerror}", FAILURE)
+            return complain("verify", f"cannot write {options.json}: {error.strerror}", FAILURE)
     return SUCCESS if outcome.agrees else FAILURE
-
-
-def _complain(message: str, code: int) -> int:
-    sys.stdout.flush()
-    print(f"fast_attention verify: {message}", file=sys.stderr)
-    return code
 
 
 def _chosen_isas(named: str | None) -> tuple[str, ...]:
