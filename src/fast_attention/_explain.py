@@ -25,7 +25,10 @@ from ._positions import positions
 
 
 class AttentionPlan(NamedTuple):
-    """What a call of attention does, and what it costs; prints as a table."""
+    """What a call of attention does, and what it costs; prints as a table.
+
+    What the fields are: ``explain``.
+    """
 
     backend: str
     isa: str | None

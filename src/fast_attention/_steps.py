@@ -15,7 +15,10 @@ from ._positions import positions
 
 
 class AttentionSteps(NamedTuple):
-    """The stages of attention in their order; all but the last have the shape (..., Hq, L, S)."""
+    """The stages of attention in their order; all but the last have the shape (..., Hq, L, S).
+
+    What each of them is: ``attention_steps``.
+    """
 
     scores: Array  # query . key
     scaled: Array  # scale * scores
