@@ -118,6 +118,7 @@ const fa_kernel_set *fa_kernel_set_at(int index);
 int fa_kernel_set_runs_here(int index);
 int fa_kernel_set_tile_rows(int index, int is_float64); /* query rows per tile, for tests */
 const char *fa_compiler(void);
+/* Index of the best set for a CPU with these words of CPUID and XCR0, here or not. */
 int fa_kernel_set_for(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint64_t xcr0);
 
 #endif

@@ -37,3 +37,12 @@ def test_readme_leads_to_the_other_documents():
     assert {"CONTRIBUTING.md", "CHANGELOG.md", "docs/platforms.md"} <= targets
     for folder in ("attn_ext", "benchmarks", "docs", "examples", "tests", "src/fast_attention"):
         assert f"| `{folder}/` |" in read("README.md")
+
+
+def test_readme_of_the_core_names_every_file():
+    text = read("attn_ext/README.md")
+    core = ROOT / "attn_ext"
+    for file in [*core.glob("*.[ch]"), *core.glob("kernels/*.h")]:
+        is_generated = file.with_suffix(".pyx").exists()
+        has_source = file.suffix == ".h" and file.with_suffix(".c").exists()  # named by that
+        assert is_generated or has_source or f"{file.name}`" in text, file.name
