@@ -348,7 +348,7 @@ ERRORS = {
     "complex matrix": (TypeError, (T, w(8, 4).astype("c8")), {}, ["w_query", "complex64"]),
     "out": (TypeError, (T,), {"out": T}, ["self_attention() has no option 'out'", "attn_mask"]),
     "unknown option": (TypeError, (T,), {"dropout": 0.1}, ["dropout", "is_causal"]),
-    "scale of int8": (TypeError, (T,), {"k_scale": 1.0}, ["k_scale", "float32"]),
+    "scale of int8": (TypeError, (T,), {"k_scale": 1.0}, ["no option 'k_scale'", "window"]),
     "mask does not fit": (
         ValueError, (T,), {"attn_mask": np.ones((2, 3), bool)}, ["(2, 3)", "(1, 3, 3)"],
     ),

@@ -34,6 +34,11 @@ assert_type(fa.self_attention(x, return_weights=True), OutputWeights)
 assert_type(fa.self_attention(x, return_lse=True, return_weights=True), OutputLseWeights)
 assert_type(fa.self_attention(x, return_lse=flag), Either)
 
+
+def without_int8() -> None:
+    fa.self_attention(x, v_scale=1.0)  # type: ignore[call-overload]
+
+
 assert_type(fa.attention_steps(x, x, x), fa.AttentionSteps)
 assert_type(fa.explain(x, x, x, return_lse=True), fa.AttentionPlan)
 assert_type(fa.error_bound(x, x, x), Array)

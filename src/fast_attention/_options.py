@@ -12,8 +12,8 @@ from ._dtypes import Array, ArrayInput
 Window = SupportsIndex | Sequence[SupportsIndex | None] | None
 
 
-class ScoreOptions(TypedDict, total=False):
-    """The keyword arguments on which the numbers depend, and nothing else does."""
+class FloatScoreOptions(TypedDict, total=False):
+    """The keyword arguments on which the numbers depend, if key and value are floats."""
 
     bias: ArrayInput | None
     is_causal: bool
@@ -24,6 +24,11 @@ class ScoreOptions(TypedDict, total=False):
     softcap: SupportsFloat | None
     sinks: ArrayInput | None
     alibi_slopes: ArrayInput | None
+
+
+class ScoreOptions(FloatScoreOptions, total=False):
+    """The keyword arguments on which the numbers depend, and nothing else does."""
+
     k_scale: ArrayInput | None
     v_scale: ArrayInput | None
 

@@ -10,10 +10,10 @@ from ._arguments import read_count
 from ._attention import OutputLse, OutputLseWeights, OutputWeights, run
 from ._descriptor import describe_attention
 from ._dtypes import FLOAT32, FLOAT64, Array, ArrayInput, as_operand, round_to
-from ._options import ScoreOptions, check_names, warn_if_meant_as_bool
+from ._options import FloatScoreOptions, check_names, warn_if_meant_as_bool
 
 
-class _Options(ScoreOptions, total=False):
+class _Options(FloatScoreOptions, total=False):
     attn_mask: ArrayInput | None
     num_threads: int | None
 
