@@ -93,6 +93,22 @@ def test_array_likes_of_other_libraries_are_read(engine, wrap):
     )
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError])
+@pytest.mark.parametrize("name", ["query", "value", "attn_mask", "kv_lengths"])
+def test_object_that_refuses_to_become_an_array_is_named_with_its_reason(engine, kind, name):
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            raise kind("it needs detach()")
+
+    query, key, value = support.qkv(1, **SHAPE)
+    call = {"query": query, "key": key, "value": value, name: Tensor()}
+    expected = ValueError if kind is ValueError else TypeError
+    text = rf"{name} of type Tensor is not an array: it needs detach\(\)"
+    with pytest.raises(expected, match=text) as caught:
+        scaled_dot_product_attention(**call)
+    assert isinstance(caught.value.__cause__, kind)
+
+
 def test_subclass_comes_back_as_a_plain_array(engine):
     arrays = [x[0, 0] for x in support.qkv(8, lead=(1,))]
     expected = scaled_dot_product_attention(*arrays)

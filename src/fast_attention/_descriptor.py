@@ -25,6 +25,8 @@ from ._dtypes import (
     as_operand,
     as_parameter,
     broadcast,
+    dtype_text,
+    is_float,
     native_layout,
 )
 from ._hints import heads_last, mask_axes, turned_key
@@ -332,7 +334,7 @@ def _set_mask_and_bias(d: AttentionDescriptor, attn_mask: object, bias: object) 
         if mask.dtype == np.bool_:
             d.mask = _over_scores("attn_mask", native_layout(mask), shape)
         else:
-            _check_float_mask(mask, bias)
+            _check_float_mask(attn_mask, mask, bias)
             name, bias = "attn_mask", mask
     if bias is not None:
         d.bias = _over_scores(name, as_float_array(name, bias), shape)
@@ -345,11 +347,12 @@ def _over_scores(name: str, mask: Array, shape: tuple[int, ...]) -> Array:
         raise ValueError(f"{error}{mask_axes(mask.shape, shape)}") from None
 
 
-def _check_float_mask(mask: Array, bias: object) -> None:
-    if mask.dtype.kind in "iu":
+def _check_float_mask(given: object, mask: Array, bias: object) -> None:
+    if not is_float(mask.dtype):
+        two_ways = ", which could be read in two ways:" if mask.dtype.kind in "iu" else ","
         raise TypeError(
-            f"attn_mask has dtype {mask.dtype}, which could be read in two ways: expected bool "
-            "(True = attend) or floats (added to the scores, -inf = masked)"
+            f"{dtype_text('attn_mask', given, mask)}{two_ways} expected bool (True = attend) or "
+            "floats (added to the scores, -inf = masked)"
         )
     if bias is not None:
         raise ValueError(

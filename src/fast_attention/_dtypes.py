@@ -65,8 +65,24 @@ def as_array(name: str, x: object) -> Array:
             ) from error
     try:
         return np.asarray(x)
-    except ValueError as error:
-        raise ValueError(f"{name} of type {type(x).__name__} is not an array: {error}") from error
+    except (RuntimeError, TypeError, ValueError) as error:  # of nested lists, or of an __array__
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"{name} of type {type(x).__name__} is not an array: {error}") from error
+
+
+def dtype_text(name: str, x: object, array: Array) -> str:
+    """Begin an error about the dtype of `array`, which was read from `x`."""
+    given = ""
+    if array.dtype.kind not in "biufc" and not isinstance(x, np.ndarray):
+        given = f" (given a {type(x).__name__})"
+    return f"{name} has dtype {array.dtype}{given}"
+
+
+def _conversion(name: str, x: object, array: Array) -> str:
+    """Say how numbers of another dtype are converted, if that is what `x` holds."""
+    if array.dtype.kind not in "biufO" or not hasattr(x, "astype"):
+        return ""
+    return f"; numbers are converted by {name}.astype(np.float32)"
 
 
 def _numpy_can_read(x: object) -> bool:
@@ -102,8 +118,8 @@ def as_operand(name: str, x: object, *, int8_allowed: bool = False) -> Array:
         return array.astype(np.float64)
     hint = " (int8 is for key and value, with k_scale and v_scale)" if dtype == INT8 else ""
     raise TypeError(
-        f"{name} has dtype {dtype}, expected {_FLOAT_NAMES}, or integers of 16 to 64 bits, "
-        f"which are taken as float64{hint}"
+        f"{dtype_text(name, x, array)}, expected {_FLOAT_NAMES}, or integers of 16 to 64 bits, "
+        f"which are taken as float64{hint or _conversion(name, x, array)}"
     )
 
 
@@ -115,8 +131,8 @@ def as_numbers(name: str, x: object) -> Array:
     if array.dtype.kind in "biu":
         return array.astype(np.float64)
     raise TypeError(
-        f"{name} has dtype {array.dtype}, expected {_FLOAT_NAMES}, or integers or bools, "
-        "which are taken as float64"
+        f"{dtype_text(name, x, array)}, expected {_FLOAT_NAMES}, or integers or bools, "
+        f"which are taken as float64{_conversion(name, x, array)}"
     )
 
 
@@ -124,7 +140,10 @@ def as_float_array(name: str, x: object) -> Array:
     """Read a bias: one of the four float types, kept as it is."""
     array = as_array(name, x)
     if not is_float(array.dtype):
-        raise TypeError(f"{name} has dtype {array.dtype}, expected {_FLOAT_NAMES}")
+        hint = _conversion(name, x, array)
+        if array.dtype == np.bool_:
+            hint = "; a bool mask (True = attend) is passed as attn_mask"
+        raise TypeError(f"{dtype_text(name, x, array)}, expected {_FLOAT_NAMES}{hint}")
     return native_layout(array)
 
 
@@ -133,7 +152,7 @@ def as_parameter(name: str, x: object, compute_dtype: np.dtype[Any]) -> Array:
     array = as_array(name, x)
     dtype = array.dtype
     if not (is_float(dtype) or dtype.kind in "iu"):
-        raise TypeError(f"{name} has dtype {dtype}, expected real numbers")
+        raise TypeError(f"{dtype_text(name, x, array)}, expected real numbers")
     if dtype == compute_dtype:
         return native_layout(array)
     with np.errstate(all="ignore"):
@@ -142,9 +161,12 @@ def as_parameter(name: str, x: object, compute_dtype: np.dtype[Any]) -> Array:
 
 def as_integers(name: str, x: object, lead: tuple[int, ...]) -> Array:
     """Read an int, or ints that broadcast to `lead`, as int64 of shape (n_batch,)."""
+    if isinstance(x, int) and not -(2**63) <= x < 2**63:
+        raise ValueError(f"{name} has the value {x}, which does not fit in 64 bits")
     array = as_array(name, x)
     if array.dtype.kind not in "iu" and (array.size > 0 or array.dtype.kind != "f"):
-        raise TypeError(f"{name} has dtype {array.dtype}, expected an int or an array of ints")
+        text = dtype_text(name, x, array)
+        raise TypeError(f"{text}, expected an int or an array of ints")
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"{name} has the value {int(array.max())}, which does not fit in 64 bits")
     wide = broadcast(name, array.astype(np.int64), lead, "the leading shape")

@@ -15,7 +15,16 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from . import _threads
-from ._dtypes import FLOAT32, FLOAT64, Array, as_array, as_numbers, broadcast, native_layout
+from ._dtypes import (
+    FLOAT32,
+    FLOAT64,
+    Array,
+    as_array,
+    as_numbers,
+    broadcast,
+    dtype_text,
+    native_layout,
+)
 from ._output import check_out, needs_a_detour
 
 Axis = SupportsIndex | tuple[SupportsIndex, ...] | None
@@ -124,7 +133,8 @@ def _gradient_and_softmax(grad: object, y: object) -> tuple[Array, Array]:
 def _read_where(where: object, shape: tuple[int, ...]) -> Array:
     array = as_array("where", where)
     if array.dtype != np.bool_:
-        raise TypeError(f"where has dtype {array.dtype}, expected bool (True = exists)")
+        text = dtype_text("where", where, array)
+        raise TypeError(f"{text}, expected bool (True = exists)")
     return broadcast("where", native_layout(array), shape, "the shape of x,")
 
 
