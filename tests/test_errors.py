@@ -73,6 +73,9 @@ SHAPES = {
     "value scale does not broadcast": (
         int8(v_scale=f4(4, 6)), ["v_scale", "(4, 6)", "(2, 2, 6)"],
     ),
+    "value is transposed": (
+        base(value=f4(2, 2, 5, 6)), ["(2, 2, 5, 6)", "(..., S, Dv), not transposed"],
+    ),
     "out has another shape": (base(out=f4(2, 4, 3, 8)), ["out", "(2, 4, 3, 8)", "(2, 4, 3, 5)"]),
     "out would need broadcasting": (
         base(out=f4(3, 2, 4, 3, 5)), ["out", "(3, 2, 4, 3, 5)", "(2, 4, 3, 5)"],
@@ -100,8 +103,13 @@ VALUES = {
     "offset is another word": (base(query_offset="start"), ["query_offset", "start", "end"]),
     "length is beyond 64 bits": (base(kv_lengths=2**70), ["kv_lengths", str(2**70)]),
     "offset is beyond 64 bits": (base(query_offset=-(2**70)), ["query_offset", str(2**70)]),
-    "slope is nan": (base(alibi_slopes=[0, 0, NAN, 0], query_offset=0), ["alibi_slopes"]),
-    "slope is infinite": (base(alibi_slopes=[0, INF, 0, 0], query_offset=0), ["alibi_slopes"]),
+    "slope is nan": (base(alibi_slopes=[0, 0, NAN, 0], query_offset=0), ["nan at (2,)"]),
+    "slope is infinite": (
+        base(alibi_slopes=[[0, 0, 0, 0], [0, INF, 0, 0]], query_offset=0), ["inf at (1, 1)"],
+    ),
+    "slope is not finite in float32": (
+        base(alibi_slopes=[0, 0, 0, 1e300], query_offset=0), ["float32", "1e+300 at (3,)"],
+    ),
     "no threads": (base(num_threads=0), ["num_threads", "0"]),
     "negative threads": (base(num_threads=-1), ["num_threads", "-1"]),
     "out is read-only": (base(out=READ_ONLY), ["out", "write"]),

@@ -127,6 +127,77 @@ def test_transposed_key_is_told_not_to_be(engine):
     assert "(..., S, D), not transposed" in message(ValueError, query, key.swapaxes(-1, -2), value)
 
 
+def test_transposed_value_is_told_not_to_be(engine):
+    query, key, value = arrays(n_key=L + 1)
+    text = message(ValueError, query, key, value.swapaxes(-1, -2))
+    assert "(..., S, Dv), not transposed" in text
+    assert "transposed" not in message(ValueError, query, key, value[..., 1:, :])
+
+
+@pytest.mark.parametrize("lead", [(), (H,), (1, 1), (B, H)])
+def test_transposed_mask_is_told_to_be_turned(engine, lead):
+    operands = arrays(5, n_key=L + 1)
+    mask = np.random.default_rng(5).random((*lead, L + 1, L)) < 0.7
+    for name in ("attn_mask", "bias"):
+        given = {name: mask if name == "attn_mask" else mask.astype("f4")}
+        assert "mask.swapaxes(-1, -2)" in message(ValueError, *operands, **given)
+        support.check(*operands, **{name: given[name].swapaxes(-1, -2)})
+    assert "swapaxes" not in message(ValueError, *operands, mask[..., 1:, :])
+
+
+def one_head_per_sequence():
+    return tuple(x[:, 0] for x in arrays(6, n_key=L + 1))  # (B, L, D), as for one head
+
+
+def test_lengths_of_arrays_without_heads_are_told_where_the_axis_of_heads_goes(engine):
+    query, key, value = one_head_per_sequence()
+    for name in ("kv_lengths", "query_offset"):
+        options = {name: [3, 2], "window": (2, 0)}
+        with pytest.raises(ValueError, match=rf"{name}.*x\[:, None\]"):
+            scaled_dot_product_attention(query, key, value, **{"query_offset": 0} | options)
+        with_heads = (query[:, None], key[:, None], value[:, None])
+        support.check(*with_heads, **{"query_offset": 0} | options)
+    assert "None" not in message(ValueError, query, key, value, kv_lengths=[1, 2, 3])
+
+
+def test_mask_of_valid_tokens_of_arrays_without_heads_is_told_where_its_axis_goes(engine):
+    mask = np.random.default_rng(7).random((B, L + 1)) < 0.7
+    assert "mask[:, None, :]" in message(ValueError, *one_head_per_sequence(), mask)
+    support.check(*one_head_per_sequence(), mask[:, None, :])
+
+
+ONES = {
+    "lengths": ("kv_lengths", np.array([[3], [5]]), "kv_lengths[..., 0]"),
+    "offsets": ("query_offset", np.array([[[3]], [[5]]]), "query_offset[..., 0, 0]"),
+    "slopes": ("alibi_slopes", np.ones((H, 1, 1), "f4"), "alibi_slopes[..., 0, 0]"),
+    "sinks": ("sinks", np.ones((1, H, 1, 1), "f4"), "sinks[0, ..., 0, 0]"),
+    "bias": ("bias", np.ones((1, B, H, L, L), "f4"), "bias[0, ...]"),
+}
+
+
+@pytest.mark.parametrize(("name", "given", "cure"), ONES.values(), ids=ONES)
+def test_outer_axes_of_length_one_are_told_to_be_left_out(engine, name, given, cure):
+    assert cure in message(ValueError, *arrays(), **{name: given})
+    support.check(*arrays(), **{name: eval(cure, {name: given})})
+
+
+def test_scales_of_int8_that_kept_the_axis_of_width_are_told_to_drop_it(engine):
+    query, key, value = (x.astype("i1") for x in arrays())
+    steps = np.full((B, H, L, 1), 0.5, "f4")
+    text = message(TypeError, query, key, value)
+    assert "int8 is for key and value" in text
+    query = query.astype("f4")
+    text = message(ValueError, query, key, value, k_scale=steps, v_scale=steps[..., 0])
+    assert "k_scale[..., 0]" in text
+    support.check(query, key, value, k_scale=steps[..., 0], v_scale=steps[..., 0])
+
+
+def test_mask_of_valid_tokens_as_lengths_is_told_to_be_summed(engine):
+    valid = np.arange(L) < np.array([[L], [3]])
+    assert "mask.sum(axis=-1)" in message(TypeError, *arrays(), kv_lengths=valid)
+    support.check(*arrays(), kv_lengths=valid.sum(axis=-1))
+
+
 def test_single_vector_is_told_to_be_a_row(engine):
     query, key, value = (x[0, 0] for x in arrays())
     assert "x[None]" in message(ValueError, query[0], key, value)

@@ -29,7 +29,7 @@ from ._dtypes import (
     is_float,
     native_layout,
 )
-from ._hints import heads_last, mask_axes, turned_key
+from ._hints import batch_as_heads, heads_last, mask_axes, turned_key, turned_value
 from ._output import check_out, needs_a_detour
 
 
@@ -217,6 +217,7 @@ def _check_shapes(q: Array, k: Array, v: Array) -> None:
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(
             f"key and value differ in length, {k.shape[-2]} and {v.shape[-2]}; {_shapes(q, k, v)}"
+            f"{turned_value(k.shape, v.shape)}"
         )
     if n_kv_head != v.shape[-3]:
         raise ValueError(
@@ -283,9 +284,12 @@ def _set_score_options(
         d.sinks = np.ascontiguousarray(broadcast("sinks", array, (d.n_head,), "(Hq,) ="))
     if alibi_slopes is not None:
         array = as_parameter("alibi_slopes", alibi_slopes, d.compute_dtype)
-        if not np.isfinite(array).all():
+        finite = np.isfinite(array)
+        if not finite.all():
+            at = tuple(map(int, np.argwhere(~finite)[0]))
             raise ValueError(
-                f"alibi_slopes must be finite in {d.compute_dtype}, given {alibi_slopes!r}"
+                f"alibi_slopes must be finite in {d.compute_dtype}, given "
+                f"{as_array('alibi_slopes', alibi_slopes)[at]} at {at}"
             )
         d.alibi_slopes = broadcast("alibi_slopes", array, (*d.lead, d.n_head), "(..., Hq) =")
 
@@ -305,7 +309,7 @@ def _set_positions(
         d.window_left, d.window_right = read_window(window)
     d.kv_lengths = d.query_offset = None
     if kv_lengths is not None:
-        d.kv_lengths = as_integers("kv_lengths", kv_lengths, d.lead)
+        d.kv_lengths = _per_sequence(d, "kv_lengths", kv_lengths)
         check_range("kv_lengths", d.kv_lengths, 0, d.n_key)
     if query_offset is not None:
         d.query_offset = _query_offset(d, query_offset)
@@ -318,9 +322,17 @@ def _query_offset(d: AttentionDescriptor, query_offset: object) -> Array:
         if d.kv_lengths is not None:
             return d.kv_lengths - d.n_query
         return np.full(d.n_batch, d.n_key - d.n_query, np.int64)
-    offset = as_integers("query_offset", query_offset, d.lead)
+    offset = _per_sequence(d, "query_offset", query_offset)
     check_range("query_offset", offset, -FARTHEST_OFFSET, FARTHEST_OFFSET)
     return offset
+
+
+def _per_sequence(d: AttentionDescriptor, name: str, given: object) -> Array:
+    try:
+        return as_integers(name, given, d.lead)
+    except ValueError as error:
+        shape, query = as_array(name, given).shape, d.query.shape
+        raise ValueError(f"{error}{batch_as_heads(name, shape, query)}") from None
 
 
 def _set_mask_and_bias(d: AttentionDescriptor, attn_mask: object, bias: object) -> None:

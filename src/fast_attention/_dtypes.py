@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ._hints import without_ones
+
 Array = npt.NDArray[Any]
 
 
@@ -165,11 +167,14 @@ def as_integers(name: str, x: object, lead: tuple[int, ...]) -> Array:
         raise ValueError(f"{name} has the value {x}, which does not fit in 64 bits")
     array = as_array(name, x)
     if array.dtype.kind not in "iu" and (array.size > 0 or array.dtype.kind != "f"):
+        hint = ""
+        if array.dtype == np.bool_ and array.ndim > 0 and "length" in name:
+            hint = "; of a mask of the valid tokens they are mask.sum(axis=-1)"
         text = dtype_text(name, x, array)
-        raise TypeError(f"{text}, expected an int or an array of ints")
+        raise TypeError(f"{text}, expected an int or an array of ints{hint}")
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"{name} has the value {int(array.max())}, which does not fit in 64 bits")
-    wide = broadcast(name, array.astype(np.int64), lead, "the leading shape")
+    wide = broadcast(name, array.astype(np.int64), lead, "the axes before the heads,")
     return np.ascontiguousarray(wide).reshape(-1)
 
 
@@ -182,6 +187,7 @@ def broadcast(name: str, array: Array, shape: tuple[int, ...], what: str) -> Arr
     except ValueError:
         raise ValueError(
             f"{name} has shape {array.shape}, which does not broadcast to {what} {shape}"
+            f"{without_ones(name, array.shape, shape)}"
         ) from None
 
 

@@ -104,7 +104,7 @@ def describe_reduction(
     else:
         d.x = as_numbers("x", x)
     d.compute_dtype = FLOAT64 if d.x.dtype == FLOAT64 else FLOAT32
-    axes = reduced_axes(axis, d.x.ndim)
+    axes = _reduced_axes(axis, d.x.shape, "grad" if kind == Kind.SOFTMAX_VJP else "x")
     if where is not None:
         d.where = _read_where(where, d.x.shape)
     if kind == Kind.LOGSUMEXP:
@@ -138,14 +138,21 @@ def _read_where(where: object, shape: tuple[int, ...]) -> Array:
     return broadcast("where", native_layout(array), shape, "the shape of x,")
 
 
-def reduced_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
+def _reduced_axes(axis: Axis, shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Return the axes that `axis` means, from 0 up and ascending, as NumPy's reductions read it."""
+    ndim = len(shape)
+
+    def within(number: int) -> int:
+        if not -ndim <= number < ndim:
+            raise np.exceptions.AxisError(number, ndim, f"{name} has shape {shape}")
+        return number % ndim
+
     if axis is None:
         return tuple(range(ndim))
     if not isinstance(axis, tuple):
         number = _axis_number(axis)
-        return () if ndim == 0 and number in (0, -1) else (_within(number, ndim),)
-    axes = sorted(_within(_axis_number(a), ndim) for a in axis)
+        return () if ndim == 0 and number in (0, -1) else (within(number),)
+    axes = sorted(within(_axis_number(a)) for a in axis)
     if len(set(axes)) < len(axes):
         raise ValueError(f"axis {axis} names an axis of {ndim} twice")
     return tuple(axes)
@@ -158,12 +165,6 @@ def _axis_number(axis: object) -> int:
     raise TypeError(
         f"axis must be an int, a tuple of ints or None, not {type(axis).__name__} {axis!r}"
     )
-
-
-def _within(axis: int, ndim: int) -> int:
-    if not -ndim <= axis < ndim:
-        raise np.exceptions.AxisError(axis, ndim)
-    return axis % ndim
 
 
 def _reduced_result(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
