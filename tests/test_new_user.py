@@ -74,6 +74,16 @@ def test_other_functions_warn_of_such_a_mask_too(function):
     assert [w.filename for w in caught] == [__file__]
 
 
+@pytest.mark.parametrize("mask", [True, False, 0.5, 1.0])
+def test_single_value_as_mask_warns_of_what_was_probably_meant(engine, mask):
+    with pytest.warns(UserWarning, match=rf"attn_mask is {mask}.*is_causal=True.*scale=") as caught:
+        output = scaled_dot_product_attention(*arrays(), mask)
+    assert [w.filename for w in caught] == [__file__]
+    support.assert_output_near(output, oracle.attention(*arrays(), np.full((L, L), mask)))
+    support.check(*arrays(), np.array(mask))
+    support.check(*arrays(), np.array(mask)[()])
+
+
 ADDITIVE = {
     "zeros": np.zeros((L, L), "f4"),
     "ones": np.ones((L, L), "f4"),

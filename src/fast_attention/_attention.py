@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, SupportsFloat, Unpack, overload
 from . import _backend, _explain, _threads
 from ._descriptor import AttentionDescriptor, describe_attention
 from ._dtypes import Array, ArrayInput
-from ._options import ScoreOptions, Window, warn_if_ends_differ, warn_if_meant_as_bool
+from ._options import ScoreOptions, Window, warn_if_ends_differ, warn_of_odd_mask
 
 
 class OutputLse(NamedTuple):
@@ -205,7 +205,8 @@ def scaled_dot_product_attention(
     UserWarning
         If L and S differ, no `query_offset` is given, and `is_causal`, `window` or `alibi_slopes`
         depends on it: libraries disagree on which end is aligned, so say ``0`` or ``"end"``.
-        If a float `attn_mask` holds ones and zeros only: it was probably meant to be bool.
+        If a float `attn_mask` holds ones and zeros only: it was probably meant to be bool. If it is
+        a Python bool or float: another argument was probably meant.
 
     See Also
     --------
@@ -323,7 +324,7 @@ def scaled_dot_product_attention(
     )
     if query_offset is None:
         warn_if_ends_differ(described)
-    warn_if_meant_as_bool(attn_mask, described)
+    warn_of_odd_mask(attn_mask, described)
     return run(described)
 
 

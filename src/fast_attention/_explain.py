@@ -20,7 +20,7 @@ from . import _backend
 from ._descriptor import AttentionDescriptor, describe_attention
 from ._dtypes import Array, ArrayInput
 from ._numpy import planned
-from ._options import ScoreOptions, check_names, warn_if_ends_differ, warn_if_meant_as_bool
+from ._options import ScoreOptions, check_names, warn_if_ends_differ, warn_of_odd_mask
 from ._positions import positions
 
 
@@ -137,7 +137,7 @@ def explain(
     described = describe_attention(query, key, value, attn_mask, **options, allocate=False)
     if options.get("query_offset") is None:
         warn_if_ends_differ(described)
-    warn_if_meant_as_bool(attn_mask, described)
+    warn_of_odd_mask(attn_mask, described)
     return plan_of(described)
 
 

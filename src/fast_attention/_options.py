@@ -46,7 +46,7 @@ def describe_scores(
     described = describe_attention(query, key, value, attn_mask, **options)
     if options.get("query_offset") is None:
         warn_if_ends_differ(described, stacklevel=4)
-    warn_if_meant_as_bool(attn_mask, described, stacklevel=4)
+    warn_of_odd_mask(attn_mask, described, stacklevel=4)
     return described
 
 
@@ -67,13 +67,16 @@ def warn_if_ends_differ(described: AttentionDescriptor, stacklevel: int = 3) -> 
         warnings.warn(text, UserWarning, stacklevel=stacklevel)
 
 
-def warn_if_meant_as_bool(
+def warn_of_odd_mask(
     attn_mask: object, described: AttentionDescriptor, stacklevel: int = 3
 ) -> None:
-    """Warn of a float mask of ones and zeros, which adds 1 where it was meant to select.
+    """Warn of a mask that is one word of Python, and of a float one of ones and zeros.
 
     Of any other mask only the first and the last row are read.
     """
+    if type(attn_mask) in (bool, float):
+        warnings.warn(_ONE_VALUE.format(attn_mask), UserWarning, stacklevel=stacklevel)
+        return
     mask = described.bias
     if attn_mask is None or described.mask is not None or mask is None or mask.size == 0:
         return
@@ -93,6 +96,11 @@ _ONES_AND_ZEROS = (
     "attn_mask of dtype {} holds zeros and ones only, which are added to the scores and mask "
     "nothing. To attend where it is 1 pass attn_mask.astype(bool), where it is 0 attn_mask == 0; "
     "as an addend, pass it as bias"
+)
+
+_ONE_VALUE = (
+    "attn_mask is {}, the same for every query and key. To hide later keys pass is_causal=True, to "
+    "scale the scores scale=..., to show or hide everything an array"
 )
 
 _TWO_ALIGNMENTS = (

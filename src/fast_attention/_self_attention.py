@@ -10,7 +10,7 @@ from ._arguments import read_count
 from ._attention import OutputLse, OutputLseWeights, OutputWeights, run
 from ._descriptor import describe_attention
 from ._dtypes import FLOAT32, FLOAT64, Array, ArrayInput, as_operand, round_to
-from ._options import FloatScoreOptions, check_names, warn_if_meant_as_bool
+from ._options import FloatScoreOptions, check_names, warn_of_odd_mask
 
 
 class _Options(FloatScoreOptions, total=False):
@@ -154,7 +154,8 @@ def self_attention(
     Warns
     -----
     UserWarning
-        If a float `attn_mask` holds ones and zeros only: it was probably meant to be bool.
+        If a float `attn_mask` holds ones and zeros only: it was probably meant to be bool. If it is
+        a Python bool or float: another argument was probably meant.
 
     See Also
     --------
@@ -229,7 +230,7 @@ def self_attention(
         return_weights=return_weights,
         **options,
     )
-    warn_if_meant_as_bool(options.get("attn_mask"), described)
+    warn_of_odd_mask(options.get("attn_mask"), described)
     result = run(described)
     output = model.finish(context)
     if isinstance(result, OutputLse):

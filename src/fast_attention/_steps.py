@@ -64,7 +64,7 @@ def attention_steps(
     -----
     UserWarning
         As ``scaled_dot_product_attention``: if the alignment of queries and keys is left open, or
-        if a float `attn_mask` holds ones and zeros only.
+        if `attn_mask` is probably not what was meant.
 
     See Also
     --------
