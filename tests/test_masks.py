@@ -216,6 +216,16 @@ def test_additive_mask_of_finfo_min_hides_once_it_is_converted(engine):
     assert output.tolist() == [[0.5, 0.5, 0], [0, 0, 0]]
 
 
+@pytest.mark.parametrize("dtype", support.FLOATS)
+def test_additive_mask_of_ones_and_zeros_warns_that_all_of_it_is_true(dtype):
+    mask = np.tril(np.ones((3, 4), dtype))
+    with pytest.warns(UserWarning, match=r"mask\.astype\(bool\)") as caught:
+        assert masks.from_additive(mask).all()
+    assert [w.filename for w in caught] == [__file__]
+    for silent in (np.ones((3, 4), dtype), np.zeros((3, 4), dtype), -mask, mask / 2):
+        assert masks.from_additive(silent).all()
+
+
 def test_additive_mask_in_any_layout_is_read():
     rng = np.random.default_rng(9)
     additive = np.where(rng.random((3, 4, 5)) < 0.5, -np.inf, 0.0)

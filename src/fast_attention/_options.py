@@ -82,11 +82,11 @@ def warn_of_odd_mask(
         return
     mask = mask[tuple(slice(1) if stride == 0 else slice(None) for stride in mask.strides)]
     ends = [mask[(end,) * (mask.ndim - 1)] for end in (0, -1)]
-    if any(map(_is_one_or_zero, ends)) and _is_one_or_zero(mask) and not mask.all():
+    if any(map(is_one_or_zero, ends)) and is_one_or_zero(mask) and not mask.all():
         warnings.warn(_ONES_AND_ZEROS.format(mask.dtype), UserWarning, stacklevel=stacklevel)
 
 
-def _is_one_or_zero(mask: Array) -> bool:
+def is_one_or_zero(mask: Array) -> bool:
     """Tell whether there is a one, and nothing else but zeros."""
     ones = mask == 1
     return bool(ones.any()) and bool((ones | (mask == 0)).all())

@@ -12,15 +12,21 @@ no memory, and gives the same bits on the native backend: ``is_causal``, ``windo
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
 from ._arguments import FARTHEST_OFFSET, check_range, read_count, read_window
 from ._dtypes import Array, ArrayInput, as_array, as_integers, is_bfloat16, is_float
+from ._options import is_one_or_zero
 
 __all__ = ["alibi_slopes", "causal", "document", "from_additive", "padding", "window"]
 
+_ONES_AND_ZEROS = (
+    "mask of dtype {} holds zeros and ones only, none of which means minus infinity: all of it "
+    "becomes True. To attend where it is 1 pass mask.astype(bool), where it is 0 mask == 0"
+)
 _BFLOAT16_MIN = float.fromhex("-0x1.fep+127")
 
 
@@ -250,6 +256,11 @@ def from_additive(mask: ArrayInput) -> Array:
     ValueError
         If there is a NaN or +inf, which means neither attend nor masked.
 
+    Warns
+    -----
+    UserWarning
+        If it holds ones and zeros only, of which all are True.
+
     Notes
     -----
     The limit is that of the mask's own dtype. Smaller stand-ins, such as -1e4 or -1e9 in float32,
@@ -276,6 +287,8 @@ def from_additive(mask: ArrayInput) -> Array:
             f"mask has the value {wide[at]} at {at}, expected numbers or -inf: "
             "it means neither attend nor masked"
         )
+    if is_one_or_zero(wide) and not wide.all():
+        warnings.warn(_ONES_AND_ZEROS.format(array.dtype), UserWarning, stacklevel=2)
     return np.asarray(wide > _least(array.dtype) / 2)
 
 
