@@ -43,6 +43,9 @@ SHAPES = {
     ),
     "query heads are no multiple": (base(query=f4(2, 3, 3, 8)), ["3", "2"]),
     "query has fewer heads": (base(query=f4(2, 1, 3, 8)), ["1", "2"]),
+    "query has no head axis": (
+        base(query=f4(3, 8)), ["heads of the query: 1", "query (3, 8), key (2, 2, 6, 8)"],
+    ),
     "no kv heads": (base(key=f4(2, 0, 6, 8), value=f4(2, 0, 6, 5)), ["4", "0"]),
     "no heads in value": (base(value=f4(2, 0, 6, 5)), ["(2, 2, 6, 8)", "(2, 0, 6, 5)"]),
     "leading axes do not broadcast": (

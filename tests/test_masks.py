@@ -246,6 +246,8 @@ ERRORS = {
     "offset is a float": (TypeError, lambda: masks.causal(2, 2, 1.0), ["query_offset", "float"]),
     "offset is text": (ValueError, lambda: masks.causal(2, 2, "start"), ['"end"', "start"]),
     "offset too far": (ValueError, lambda: masks.causal(2, 2, 2**62), ["query_offset"]),
+    "lengths are missing": (TypeError, lambda: masks.padding(None, 4), ["given a NoneType"]),
+    "lengths are a mask": (TypeError, lambda: masks.padding([True], 4), ["mask.sum(axis=-1)"]),
     "length too great": (ValueError, lambda: masks.padding([2, 5], 4), ["lengths", "4", "5"]),
     "length negative": (ValueError, lambda: masks.padding(-1, 4), ["lengths", "-1"]),
     "lengths are floats": (TypeError, lambda: masks.padding([2.0], 4), ["lengths", "float64"]),

@@ -191,13 +191,14 @@ def _set_operands(d: AttentionDescriptor, query: object, key: object, value: obj
             "query, key and value need at least 2 axes, (length, width): a single vector is passed "
             f"as x[None]; {_shapes(q, k, v)}"
         )
+    given = q, k, v
     d.drop_head = q.ndim == k.ndim == v.ndim == 2
     q = q if q.ndim > 2 else q[None]
     k = k if k.ndim > 2 else k[None]
     v = v if v.ndim > 2 else v[None]
-    _check_shapes(q, k, v)
+    _check_shapes(q, k, v, given)
     if not q.shape[:-3] == k.shape[:-3] == v.shape[:-3]:
-        q, k, v = _broadcast_lead(q, k, v)
+        q, k, v = _broadcast_lead(q, k, v, given)
     d.query, d.key, d.value = q, k, v
     *lead, d.n_head, d.n_query, d.d_head = q.shape
     d.lead = tuple(lead)
@@ -207,36 +208,40 @@ def _set_operands(d: AttentionDescriptor, query: object, key: object, value: obj
     d.compute_dtype = FLOAT64 if wide else FLOAT32
 
 
-def _check_shapes(q: Array, k: Array, v: Array) -> None:
+_Operands = tuple[Array, Array, Array]
+
+
+def _check_shapes(q: Array, k: Array, v: Array, given: _Operands) -> None:
+    """Refuse what does not fit; the errors name the shapes that were `given`."""
     n_head, n_kv_head = q.shape[-3], k.shape[-3]
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"query and key differ in width, {q.shape[-1]} and {k.shape[-1]}; "
-            f"{_shapes(q, k, v)}{turned_key(q.shape, k.shape)}"
+            f"{_shapes(*given)}{turned_key(q.shape, k.shape)}"
         )
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(
-            f"key and value differ in length, {k.shape[-2]} and {v.shape[-2]}; {_shapes(q, k, v)}"
+            f"key and value differ in length, {k.shape[-2]} and {v.shape[-2]}; {_shapes(*given)}"
             f"{turned_value(k.shape, v.shape)}"
         )
     if n_kv_head != v.shape[-3]:
         raise ValueError(
-            f"key and value differ in heads, {n_kv_head} and {v.shape[-3]}; {_shapes(q, k, v)}"
+            f"key and value differ in heads, {n_kv_head} and {v.shape[-3]}; {_shapes(*given)}"
         )
     if n_head != n_kv_head and (n_kv_head == 0 or n_head % n_kv_head):
         raise ValueError(
-            f"the query has {n_head} heads, expected a multiple of the {n_kv_head} heads "
-            f"of key and value; {_shapes(q, k, v)}{heads_last(q.shape, k.shape)}"
+            f"heads of the query: {n_head}, expected a multiple of those of key and value, "
+            f"{n_kv_head}; {_shapes(*given)}{heads_last(q.shape, k.shape)}"
         )
 
 
-def _broadcast_lead(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+def _broadcast_lead(q: Array, k: Array, v: Array, given: _Operands) -> _Operands:
     try:
         lead = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     except ValueError:
         raise ValueError(
             f"the leading axes {q.shape[:-3]}, {k.shape[:-3]} and {v.shape[:-3]} do not broadcast; "
-            f"{_shapes(q, k, v)}"
+            f"{_shapes(*given)}"
         ) from None
     return (
         np.broadcast_to(q, lead + q.shape[-3:]),

@@ -327,5 +327,5 @@ def _over_scores(array: Array) -> Array:
 
 
 def _integers(name: str, x: object) -> Array:
-    array = as_array(name, x)
-    return as_integers(name, array, array.shape).reshape(array.shape)
+    shape = as_array(name, x).shape
+    return as_integers(name, x, shape).reshape(shape)
