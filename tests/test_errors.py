@@ -154,6 +154,7 @@ TYPES = {
     "window is text": (base(window="ab", query_offset=0), ["window"]),
     "length is a float": (base(kv_lengths=2.0), ["kv_lengths", "float"]),
     "lengths are floats": (base(kv_lengths=[2.0, 3.0]), ["kv_lengths", "float"]),
+    "lengths are an array of floats": (base(kv_lengths=f4(2)), ["kv_lengths.astype(np.int64)"]),
     "offset is a float": (base(query_offset=1.0), ["query_offset", "float"]),
     "scale is text": (base(scale="small"), ["scale"]),
     "scale is an array": (base(scale=[1.0, 2.0]), ["scale"]),

@@ -344,7 +344,7 @@ ERRORS = {
     ),
     "no heads": (ValueError, (T,), {"num_heads": 0}, ["num_heads", "0"]),
     "heads are a float": (TypeError, (T,), {"num_kv_heads": 1.0}, ["num_kv_heads", "1.0"]),
-    "int8 embeddings": (TypeError, (T.astype("i1"),), {}, ["x", "int8"]),
+    "int8 embeddings": (TypeError, (T.astype("i1"),), {}, ["int8", "x.astype(np.float32)"]),
     "complex matrix": (TypeError, (T, w(8, 4).astype("c8")), {}, ["w_query", "complex64"]),
     "out": (TypeError, (T,), {"out": T}, ["self_attention() has no option 'out'", "attn_mask"]),
     "unknown option": (TypeError, (T,), {"dropout": 0.1}, ["dropout", "is_causal"]),

@@ -80,11 +80,11 @@ def dtype_text(name: str, x: object, array: Array) -> str:
     return f"{name} has dtype {array.dtype}{given}"
 
 
-def _conversion(name: str, x: object, array: Array) -> str:
-    """Say how numbers of another dtype are converted, if that is what `x` holds."""
+def _conversion(name: str, x: object, array: Array, dtype: str = "float32") -> str:
+    """Say how numbers are converted to `dtype`, if that is what `x` holds."""
     if array.dtype.kind not in "biufO" or not hasattr(x, "astype"):
         return ""
-    return f"; numbers are converted by {name}.astype(np.float32)"
+    return f"; numbers are converted by {name}.astype(np.{dtype})"
 
 
 def _numpy_can_read(x: object) -> bool:
@@ -118,10 +118,12 @@ def as_operand(name: str, x: object, *, int8_allowed: bool = False) -> Array:
         return native_layout(array)
     if dtype.char in _INTEGER_CHARS:
         return array.astype(np.float64)
-    hint = " (int8 is for key and value, with k_scale and v_scale)" if dtype == INT8 else ""
+    hint = _conversion(name, x, array)
+    if dtype == INT8 and name == "query":
+        hint = " (int8 is for key and value, with k_scale and v_scale)"
     raise TypeError(
         f"{dtype_text(name, x, array)}, expected {_FLOAT_NAMES}, or integers of 16 to 64 bits, "
-        f"which are taken as float64{hint or _conversion(name, x, array)}"
+        f"which are taken as float64{hint}"
     )
 
 
@@ -167,7 +169,7 @@ def as_integers(name: str, x: object, lead: tuple[int, ...]) -> Array:
         raise ValueError(f"{name} has the value {x}, which does not fit in 64 bits")
     array = as_array(name, x)
     if array.dtype.kind not in "iu" and (array.size > 0 or array.dtype.kind != "f"):
-        hint = ""
+        hint = _conversion(name, x, array, "int64") if array.dtype != np.bool_ else ""
         if array.dtype == np.bool_ and array.ndim > 0 and "length" in name:
             hint = "; of a mask of the valid tokens they are mask.sum(axis=-1)"
         text = dtype_text(name, x, array)
