@@ -6,7 +6,7 @@
         |
         v
     describe_attention(...)  every check, every broadcast by stride 0,       _descriptor.py
-        |                    the results allocated                           _dtypes.py, _output.py
+        |                    the results allocated             _operands.py, _dtypes.py, _output.py
         v
     AttentionDescriptor      one object that says all there is to say about the call
         |

@@ -22,14 +22,14 @@ from ._dtypes import (
     as_array,
     as_float_array,
     as_integers,
-    as_operand,
     as_parameter,
     broadcast,
     dtype_text,
     is_float,
     native_layout,
 )
-from ._hints import batch_as_heads, heads_last, mask_axes, turned_key, turned_value
+from ._hints import batch_as_heads, mask_axes
+from ._operands import read_operands
 from ._output import check_out, needs_a_detour
 
 
@@ -183,75 +183,13 @@ def describe_attention(
 
 
 def _set_operands(d: AttentionDescriptor, query: object, key: object, value: object) -> None:
-    q = as_operand("query", query)
-    k = as_operand("key", key, int8_allowed=True)
-    v = as_operand("value", value, int8_allowed=True)
-    if q.ndim < 2 or k.ndim < 2 or v.ndim < 2:
-        raise ValueError(
-            "query, key and value need at least 2 axes, (length, width): a single vector is passed "
-            f"as x[None]; {_shapes(q, k, v)}"
-        )
-    given = q, k, v
-    d.drop_head = q.ndim == k.ndim == v.ndim == 2
-    q = q if q.ndim > 2 else q[None]
-    k = k if k.ndim > 2 else k[None]
-    v = v if v.ndim > 2 else v[None]
-    _check_shapes(q, k, v, given)
-    if not q.shape[:-3] == k.shape[:-3] == v.shape[:-3]:
-        q, k, v = _broadcast_lead(q, k, v, given)
-    d.query, d.key, d.value = q, k, v
-    *lead, d.n_head, d.n_query, d.d_head = q.shape
+    (d.query, d.key, d.value), d.drop_head = read_operands(query, key, value)
+    *lead, d.n_head, d.n_query, d.d_head = d.query.shape
     d.lead = tuple(lead)
     d.n_batch = math.prod(lead)
-    d.n_kv_head, d.n_key, d.d_value = v.shape[-3:]
-    wide = q.dtype == FLOAT64 or k.dtype == FLOAT64 or v.dtype == FLOAT64
+    d.n_kv_head, d.n_key, d.d_value = d.value.shape[-3:]
+    wide = FLOAT64 in (d.query.dtype, d.key.dtype, d.value.dtype)
     d.compute_dtype = FLOAT64 if wide else FLOAT32
-
-
-_Operands = tuple[Array, Array, Array]
-
-
-def _check_shapes(q: Array, k: Array, v: Array, given: _Operands) -> None:
-    """Refuse what does not fit; the errors name the shapes that were `given`."""
-    n_head, n_kv_head = q.shape[-3], k.shape[-3]
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(
-            f"query and key differ in width, {q.shape[-1]} and {k.shape[-1]}; "
-            f"{_shapes(*given)}{turned_key(q.shape, k.shape)}"
-        )
-    if k.shape[-2] != v.shape[-2]:
-        raise ValueError(
-            f"key and value differ in length, {k.shape[-2]} and {v.shape[-2]}; {_shapes(*given)}"
-            f"{turned_value(k.shape, v.shape)}"
-        )
-    if n_kv_head != v.shape[-3]:
-        raise ValueError(
-            f"key and value differ in heads, {n_kv_head} and {v.shape[-3]}; {_shapes(*given)}"
-        )
-    if n_head != n_kv_head and (n_kv_head == 0 or n_head % n_kv_head):
-        raise ValueError(
-            f"heads of the query: {n_head}, expected a multiple of those of key and value, "
-            f"{n_kv_head}; {_shapes(*given)}{heads_last(q.shape, k.shape)}"
-        )
-
-
-def _broadcast_lead(q: Array, k: Array, v: Array, given: _Operands) -> _Operands:
-    try:
-        lead = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    except ValueError:
-        raise ValueError(
-            f"the leading axes {q.shape[:-3]}, {k.shape[:-3]} and {v.shape[:-3]} do not broadcast; "
-            f"{_shapes(*given)}"
-        ) from None
-    return (
-        np.broadcast_to(q, lead + q.shape[-3:]),
-        np.broadcast_to(k, lead + k.shape[-3:]),
-        np.broadcast_to(v, lead + v.shape[-3:]),
-    )
-
-
-def _shapes(q: Array, k: Array, v: Array) -> str:
-    return f"shapes are query {q.shape}, key {k.shape}, value {v.shape}"
 
 
 def _set_scales(d: AttentionDescriptor, k_scale: object, v_scale: object) -> None:
