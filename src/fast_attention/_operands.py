@@ -53,8 +53,8 @@ def _check_shapes(q: Array, k: Array, v: Array, given: Operands) -> None:
         )
     if n_head != n_kv_head and (n_kv_head == 0 or n_head % n_kv_head):
         raise ValueError(
-            f"heads of the query: {n_head}, expected a multiple of those of key and value, "
-            f"{n_kv_head}; {_shapes(*given)}{heads_last(q.shape, k.shape)}"
+            f"heads of the query: {n_head}, expected a multiple of the {n_kv_head} heads of key "
+            f"and value; {_shapes(*given)}{heads_last(q.shape, k.shape)}"
         )
 
 
