@@ -1,255 +1,4 @@
-/* One panel of a tile against one block of keys: scores, softmax, values. See tile.inl.h.
- *
- * A panel is PANEL query rows, one per lane. Arrays are named with their shapes; (.., PANEL) is
- * always dense.
- */
-#define TILE_PANELS 4
-#define TILE_ROWS (TILE_PANELS * PANEL)
-
-typedef struct softmax_state {
-    real *max, *sum; /* (TILE_PANELS, PANEL): m and l */
-    real *out;       /* (TILE_PANELS, d_value, PANEL): o */
-} softmax_state;
-
-typedef struct tile {
-    const group *g;
-    int64_t first_row;
-    int n_row, n_panel;
-    int careful;             /* select values by visibility: after a result that is not finite */
-    real *query;             /* (TILE_PANELS, d_head, PANEL) */
-    real *scores;            /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL): t, then p, then w */
-    real *mask, *bias;       /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL), of a block */
-    real *visible;           /* (FA_KEY_BLOCK, PANEL), careful only: 1 or 0 */
-    real *alpha, *block_max; /* (PANELS_AT_ONCE, PANEL) */
-    real *key, *value;       /* (FA_KEY_BLOCK, d_head or d_value): a widened block */
-    softmax_state segment, total;
-    row_rule rule[TILE_ROWS];
-    key_range seen_by_some[TILE_PANELS], seen_by_all[TILE_PANELS]; /* rows of the panel */
-} tile;
-
-/* The keys of one block as one panel sees them; indices count from the block's first key. */
-typedef struct block {
-    int64_t first_key;
-    int first, end;  /* keys to compute: some row of the panel may see them */
-    int needs_range; /* some row does not see all of them */
-    int needs_mask;
-    real *scores, *mask, *bias; /* (FA_KEY_BLOCK, PANEL) */
-    real *alpha, *block_max;    /* (PANEL,) */
-    const real *key, *value;    /* element (first_key, 0) */
-    ptrdiff_t key_row, key_step, value_row, value_step;
-} block;
-
-/* VEC_LANES rows of n elements to (n, PANEL) columns at `to`: rows[i] may be NULL for zeros. */
-static void transpose_rows(real *FA_RESTRICT to, const char *const rows[VEC_LANES], fa_dtype dtype,
-                           ptrdiff_t n, ptrdiff_t step) {
-    real lanes[VEC_LANES][VEC_LANES];
-    for (ptrdiff_t k = 0; k < n; k += VEC_LANES) {
-        const int width = n - k < VEC_LANES ? (int)(n - k) : VEC_LANES;
-        const ptrdiff_t skip = k * step * (ptrdiff_t)dtype_size(dtype);
-        vec r[VEC_LANES];
-        for (int i = 0; i < VEC_LANES; i++) {
-            if (!rows[i]) {
-                r[i] = v_set1(0);
-            } else if (step == 1 && width == VEC_LANES) {
-                r[i] = v_widen(rows[i] + skip, dtype);
-            } else {
-                widen_row(lanes[i], rows[i] + skip, dtype, width, step);
-                r[i] = v_load_part(lanes[i], width);
-            }
-        }
-        v_transpose(r);
-        for (int i = 0; i < width; i++)
-            v_store(to + (k + i) * PANEL, r[i]);
-    }
-}
-
-/* ---- what the options say about scores ---- */
-
-/* Ask for what the next block reads of the mask or bias: `size` bytes further on in each row. */
-static void prefetch_next_plane(const char *const rows[PANEL], ptrdiff_t size) {
-    for (int lane = 0; lane < PANEL; lane++)
-        for (ptrdiff_t at = 0; rows[lane] && at < size; at += 64)
-            FA_PREFETCH(rows[lane] + size + at);
-}
-
-/* Mask or bias of one panel and block, transposed: (FA_KEY_BLOCK, PANEL). One row that all
- * queries share (a padding mask) is spread instead. */
-static void load_panel_plane(const tile *t, const block *b, int panel, const fa_array *array,
-                             size_t row_member, real *to) {
-    const char *rows[PANEL];
-    const int n = b->end - b->first;
-    const ptrdiff_t skip =
-        (ptrdiff_t)(b->first_key + b->first) * array->column * (ptrdiff_t)dtype_size(array->dtype);
-    int is_shared = 1;
-    for (int lane = 0; lane < PANEL; lane++) {
-        const row_rule *rule = &t->rule[panel * PANEL + lane];
-        const char *row = *(const char *const *)((const char *)rule + row_member);
-        rows[lane] = row ? row + skip : NULL;
-        is_shared &= rows[lane] == rows[0] || !row;
-    }
-    if (!is_shared && array->column == 1)
-        prefetch_next_plane(rows, n * (ptrdiff_t)dtype_size(array->dtype));
-    to += b->first * PANEL;
-    if (is_shared) {
-        real shared[FA_KEY_BLOCK];
-        widen_row(shared, rows[0], array->dtype, n, array->column);
-        for (int j = 0; j < n; j++)
-            for (int v = 0; v < PANEL_VECS; v++)
-                v_store(to + j * PANEL + v * VEC_LANES, v_set1(shared[j]));
-    } else {
-        for (int lane = 0; lane < PANEL; lane += VEC_LANES)
-            transpose_rows(to + lane, rows + lane, array->dtype, n, array->column);
-    }
-}
-
-/* Whether n neighbouring bools are all `value`. */
-static int all_bools_are(int value, const char *bools, int n) {
-    static const char no[FA_KEY_BLOCK] = {0};
-    return value ? !memchr(bools, 0, (size_t)n) : memcmp(bools, no, (size_t)n) == 0;
-}
-
-/* Whether the mask is `value` for all keys of the block and all lanes; no answer (0) if it cannot
- * be told cheaply. */
-static int mask_is_all(int value, const tile *t, const block *b, int panel) {
-    const fa_array *mask = &t->g->call->mask;
-    if (mask->column != 1)
-        return 0;
-    for (int lane = panel * PANEL; lane < (panel + 1) * PANEL && lane < t->n_row; lane++)
-        if (!all_bools_are(value, t->rule[lane].mask + b->first_key + b->first, b->end - b->first))
-            return 0;
-    return 1;
-}
-
-/* Take keys off both ends of the block that the mask hides from the whole panel. */
-static void trim_to_mask(block *b) {
-    const vec zero = v_set1(0);
-    for (int at_end = 0; at_end < 2; at_end++)
-        while (b->first < b->end) {
-            const real *row = b->mask + (at_end ? b->end - 1 : b->first) * PANEL;
-            int any = 0;
-            for (int v = 0; v < PANEL_VECS; v++)
-                any |= !m_all(v_eq(v_load(row + v * VEC_LANES), zero));
-            if (any)
-                break;
-            if (at_end)
-                b->end--;
-            else
-                b->first++;
-        }
-}
-
-/* Per lane, as reals: the keys in range, counted from the block; where ALiBi counts from. */
-typedef struct lane_rules {
-    vec first, end, slope, from;
-    int exact; /* |position - key| may be computed in T */
-} lane_rules;
-
-static lane_rules rules_of_lanes(const row_rule *rule, int64_t first_key) {
-    real first[VEC_LANES], end[VEC_LANES], slope[VEC_LANES], from[VEC_LANES];
-    lane_rules lanes;
-    lanes.exact = 1;
-    for (int i = 0; i < VEC_LANES; i++) {
-        const int64_t apart = rule[i].position - first_key;
-        first[i] = (real)min_i64(FA_KEY_BLOCK, max_i64(0, rule[i].first - first_key));
-        end[i] = (real)min_i64(FA_KEY_BLOCK, max_i64(0, rule[i].end - first_key));
-        slope[i] = rule[i].slope;
-        from[i] = (real)apart;
-        lanes.exact &= apart < EXACT_INTEGER && apart > -EXACT_INTEGER;
-    }
-    lanes.first = v_load(first);
-    lanes.end = v_load(end);
-    lanes.slope = v_load(slope);
-    lanes.from = v_load(from);
-    return lanes;
-}
-
-FA_INLINE vec distances(const lane_rules *lanes, const row_rule *rule, int64_t first_key, int j) {
-    if (lanes->exact)
-        return v_abs(v_sub(lanes->from, v_set1((real)j)));
-    real apart[VEC_LANES];
-    for (int i = 0; i < VEC_LANES; i++)
-        apart[i] = distance(rule[i].position, first_key + j);
-    return v_load(apart);
-}
-
-/* What is left to do with the scores of one panel and block once they are products. */
-typedef struct score_rules {
-    const row_rule *rule;    /* of the panel */
-    const real *mask, *bias; /* (FA_KEY_BLOCK, PANEL) */
-    int64_t first_key;
-    score_form form;
-    int has_long_form, needs_mask, needs_range;
-    lane_rules lanes[PANEL_VECS];
-} score_rules;
-
-static score_rules open_rules(const tile *t, const block *b, int panel) {
-    score_rules rules;
-    rules.rule = &t->rule[panel * PANEL];
-    rules.mask = b->mask;
-    rules.bias = b->bias;
-    rules.first_key = b->first_key;
-    rules.form = t->g->form;
-    rules.has_long_form = t->g->has_long_form;
-    rules.needs_mask = b->needs_mask;
-    rules.needs_range = b->needs_range;
-    if (rules.needs_range || rules.form.has_slopes)
-        for (int v = 0; v < PANEL_VECS; v++)
-            rules.lanes[v] = rules_of_lanes(rules.rule + v * VEC_LANES, b->first_key);
-    return rules;
-}
-
-FA_INLINE int has_rules(const score_rules *rules) {
-    return rules->has_long_form || rules->needs_mask || rules->needs_range;
-}
-
-/* The final score of key j for vector v of the panel, from the capped one: the rest of the long
- * form, and everything that hides a key. */
-FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
-    const vec hidden = v_set1(-REAL_INFINITY);
-    const lane_rules *lanes = &rules->lanes[v];
-    const score_form *form = &rules->form;
-    const int at = j * PANEL + v * VEC_LANES;
-    if (rules->has_long_form) {
-        const vec bias = form->has_bias ? v_load(rules->bias + at) : v_set1(0);
-        if (form->has_slopes)
-            x = long_form(form, x, lanes->slope,
-                          distances(lanes, rules->rule + v * VEC_LANES, rules->first_key, j), bias);
-        else
-            x = long_form(form, x, v_set1(0), v_set1(0), bias);
-    }
-    if (rules->needs_mask)
-        x = v_select(v_eq(v_load(rules->mask + at), v_set1(0)), hidden, x);
-    if (rules->needs_range) {
-        const vec key = v_set1((real)j);
-        x = v_select(m_and(v_le(lanes->first, key), v_lt(key, lanes->end)), x, hidden);
-    }
-    return x;
-}
-
-/* The same for a whole block of products, and their maximum. */
-FA_INLINE void finish_block(int has_softcap, score_rules rules, const block *b) {
-    const score_form form = rules.form; /* locals, as in softmax_panel */
-    const int end = b->end;
-    real *scores = b->scores;
-    for (int v = 0; v < PANEL_VECS; v++) {
-        vec max = v_set1(-REAL_INFINITY);
-        for (int j = b->first; j < end; j++) {
-            real *score = scores + j * PANEL + v * VEC_LANES;
-            vec x = v_load(score);
-            if (has_softcap)
-                x = cap_score(&form, x);
-            x = final_score(&rules, v, j, x);
-            v_store(score, x);
-            max = v_max(x, max);
-        }
-        v_store(b->block_max + v * VEC_LANES, max);
-    }
-}
-
-/* With the softcap it is too much to do beside the sums of a product. */
-FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
-    finish_block(1, *rules, b);
-}
+/* One panel of a tile against one block of keys: scores, softmax, values. See tile.inl.h. */
 
 /* ---- scores ---- */
 
@@ -419,17 +168,14 @@ FA_NOINLINE void add_visible_values(const tile *t, const block *b, real *out) {
 /* ---- all of it ---- */
 
 static void open_panel_keys(tile *t, int panel) {
-    key_range some = {INT64_MAX, 0}, all = {0, INT64_MAX};
-    for (int i = panel * PANEL; i < (panel + 1) * PANEL && i < t->n_row; i++) {
-        const row_rule *rule = &t->rule[i];
-        if (rule->first < rule->end) {
-            some.first = min_i64(some.first, rule->first);
-            some.end = max_i64(some.end, rule->end);
-        }
-        all.first = max_i64(all.first, rule->first);
-        all.end = min_i64(all.end, rule->end);
+    const row_rule *rule = &t->rule[panel * PANEL];
+    const int n = (int)min_i64(PANEL, t->n_row - panel * PANEL);
+    key_range all = {0, INT64_MAX};
+    for (int i = 0; i < n; i++) {
+        all.first = max_i64(all.first, rule[i].first);
+        all.end = min_i64(all.end, rule[i].end);
     }
-    t->seen_by_some[panel] = some;
+    t->seen_by_some[panel] = range_of_rows(rule, n);
     t->seen_by_all[panel] = all;
 }
 
@@ -440,24 +186,6 @@ static void panel_range(const tile *t, int panel, int64_t end_of_block, block *b
     b->first = (int)(first < end ? first - b->first_key : 0);
     b->end = (int)(first < end ? end - b->first_key : 0);
     b->needs_range = all.first > first || all.end < end;
-}
-
-/* The mask of one panel and block; keys that it hides from all rows are taken off the ends. */
-static void load_mask(const tile *t, block *b, int panel) {
-    b->needs_mask = !mask_is_all(1, t, b, panel);
-    if (!b->needs_mask)
-        return;
-    if (mask_is_all(0, t, b, panel)) {
-        b->end = b->first;
-        return;
-    }
-    load_panel_plane(t, b, panel, &t->g->call->mask, offsetof(row_rule, mask), b->mask);
-    trim_to_mask(b);
-}
-
-static void load_bias(const tile *t, const block *b, int panel) {
-    if (t->g->call->bias.data)
-        load_panel_plane(t, b, panel, &t->g->call->bias, offsetof(row_rule, bias), b->bias);
 }
 
 FA_INLINE real *output_of_panel(const tile *t, int panel) {
@@ -534,7 +262,7 @@ static int attend_panels(const tile *t, const block *b, int panel, int64_t end_o
     for (int i = 0; i < n; i++) {
         part[i] = *b;
         part[i].scores += i * FA_KEY_BLOCK * PANEL;
-        part[i].mask += i * FA_KEY_BLOCK * PANEL;
+        part[i].mask += i * FA_KEY_BLOCK * PANEL; /* bytes */
         part[i].bias += i * FA_KEY_BLOCK * PANEL;
         part[i].alpha += i * PANEL;
         part[i].block_max += i * PANEL;

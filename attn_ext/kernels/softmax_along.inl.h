@@ -38,8 +38,9 @@ static void open_dense_rows(const reduction *r, int64_t first, int n_row, dense_
 
 /* For rows that do not exist, so that trees are always those of whole vectors of rows. */
 FA_INLINE void fill_rest(int n_row, vec rest, vec r[ROWS_AT_ONCE]) {
-    for (int i = n_row; i < ROWS_AT_ONCE; i++)
-        r[i] = rest;
+    for (int i = 0; i < ROWS_AT_ONCE; i++)
+        if (i >= n_row)
+            r[i] = rest;
 }
 
 FA_INLINE void find_extents(int64_t n, dense_rows *d) {

@@ -26,7 +26,7 @@ static void place_tile(tile *t, const group *g, real *scratch) {
     t->g = g;
     t->query = take(&scratch, TILE_ROWS * d);
     t->scores = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
-    t->mask = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
+    t->mask = (uint8_t *)take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL / sizeof(real));
     t->bias = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
     t->visible = take(&scratch, FA_KEY_BLOCK * PANEL);
     t->alpha = take(&scratch, PANELS_AT_ONCE * PANEL);
@@ -204,7 +204,7 @@ static void write_weights(const tile *t) {
             if (b.first == b.end)
                 continue;
             if (call->mask.data)
-                load_panel_plane(t, &b, panel, &call->mask, offsetof(row_rule, mask), b.mask);
+                load_mask_plane(t, &b, panel);
             load_bias(t, &b, panel);
             score_panel(t, &b, panel);
             weigh_panel(t, &b, panel);

@@ -3,6 +3,7 @@
  * A word is one operation of ARITHMETIC.md per lane. v_max and v_min are `a > b ? a : b` and
  * `a < b ? a : b`, which is what the instructions do. A vmask lane is all ones or all zeros.
  */
+#include "simd/bytes_x86.h"
 
 #define FA_FUSED 1
 
@@ -40,8 +41,12 @@ FA_INLINE vmask v_lt(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 FA_INLINE vmask v_le(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return _mm256_and_ps(a, b); }
-FA_INLINE int m_any(vmask m) { return _mm256_movemask_ps(m) != 0; }
 FA_INLINE int m_all(vmask m) { return _mm256_movemask_ps(m) == 0xff; }
+#define HAS_ZERO_BYTES 1
+FA_INLINE vmask m_zero_bytes(const uint8_t *p) {
+    const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(x, _mm256_setzero_si256()));
+}
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm256_blendv_ps(no, yes, m); }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm256_and_ps(m, a); }
 FA_INLINE vec v_drop(vmask m, vec a) { return _mm256_andnot_ps(m, a); }
@@ -167,7 +172,6 @@ FA_INLINE vmask v_lt(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
 FA_INLINE vmask v_le(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return _mm256_and_pd(a, b); }
-FA_INLINE int m_any(vmask m) { return _mm256_movemask_pd(m) != 0; }
 FA_INLINE int m_all(vmask m) { return _mm256_movemask_pd(m) == 0xf; }
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm256_blendv_pd(no, yes, m); }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm256_and_pd(m, a); }

@@ -3,6 +3,7 @@
  * A word is one operation of ARITHMETIC.md per lane. v_max and v_min are `a > b ? a : b` and
  * `a < b ? a : b`, which is what the instructions do. A vmask has one bit per lane.
  */
+#include "simd/bytes_x86.h"
 
 /* 12 rows of 2 vectors: 24 sums and 2 lanes of 32 registers; the scalar comes from memory. */
 #define KERNEL_ROWS 12
@@ -43,8 +44,12 @@ FA_INLINE vmask v_lt(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 FA_INLINE vmask v_le(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return (vmask)(a & b); }
-FA_INLINE int m_any(vmask m) { return m != 0; }
 FA_INLINE int m_all(vmask m) { return m == 0xffff; }
+#define HAS_ZERO_BYTES 1
+FA_INLINE vmask m_zero_bytes(const uint8_t *p) {
+    const __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return _mm_testn_epi8_mask(x, x);
+}
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm512_mask_blend_ps(m, no, yes); }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm512_maskz_mov_ps(m, a); }
 FA_INLINE vec v_drop(vmask m, vec a) { return _mm512_maskz_mov_ps((vmask)~m, a); }
@@ -208,8 +213,12 @@ FA_INLINE vmask v_lt(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)
 FA_INLINE vmask v_le(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LE_OQ); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return (vmask)(a & b); }
-FA_INLINE int m_any(vmask m) { return m != 0; }
 FA_INLINE int m_all(vmask m) { return m == 0xff; }
+#define HAS_ZERO_BYTES 1
+FA_INLINE vmask m_zero_bytes(const uint8_t *p) {
+    const __m128i x = _mm_loadl_epi64((const __m128i *)p);
+    return (vmask)_mm_testn_epi8_mask(x, x);
+}
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return _mm512_mask_blend_pd(m, no, yes); }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm512_maskz_mov_pd(m, a); }
 FA_INLINE vec v_drop(vmask m, vec a) { return _mm512_maskz_mov_pd((vmask)~m, a); }

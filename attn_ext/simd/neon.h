@@ -10,6 +10,13 @@
 
 #define FA_FUSED 1
 
+#define HAS_BYTES 1
+typedef uint8x16_t bytes;
+FA_INLINE bytes b_load(const void *p) { return vld1q_u8((const uint8_t *)p); }
+FA_INLINE void b_store(void *p, bytes a) { vst1q_u8((uint8_t *)p, a); }
+FA_INLINE bytes b_zip_low(bytes a, bytes b) { return vzip1q_u8(a, b); }
+FA_INLINE bytes b_zip_high(bytes a, bytes b) { return vzip2q_u8(a, b); }
+
 #if FA_REAL_BITS == 32
 
 typedef float real;
@@ -40,7 +47,6 @@ FA_INLINE vmask v_lt(vec a, vec b) { return vcltq_f32(a, b); }
 FA_INLINE vmask v_le(vec a, vec b) { return vcleq_f32(a, b); }
 FA_INLINE vmask v_eq(vec a, vec b) { return vceqq_f32(a, b); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return vandq_u32(a, b); }
-FA_INLINE int m_any(vmask m) { return vmaxvq_u32(m) != 0; }
 FA_INLINE int m_all(vmask m) { return vminvq_u32(m) != 0; }
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return vbslq_f32(m, yes, no); }
 FA_INLINE vec v_keep(vmask m, vec a) { return vec_of(vandq_u32(bits_of(a), m)); }
@@ -110,7 +116,6 @@ FA_INLINE vmask v_lt(vec a, vec b) { return vcltq_f64(a, b); }
 FA_INLINE vmask v_le(vec a, vec b) { return vcleq_f64(a, b); }
 FA_INLINE vmask v_eq(vec a, vec b) { return vceqq_f64(a, b); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return vandq_u64(a, b); }
-FA_INLINE int m_any(vmask m) { return vmaxvq_u32(vreinterpretq_u32_u64(m)) != 0; }
 FA_INLINE int m_all(vmask m) { return vminvq_u32(vreinterpretq_u32_u64(m)) != 0; }
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return vbslq_f64(m, yes, no); }
 FA_INLINE vec v_keep(vmask m, vec a) { return vec_of(vandq_u64(bits_of(a), m)); }

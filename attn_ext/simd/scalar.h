@@ -103,13 +103,11 @@ FA_INLINE vmask m_and(vmask a, vmask b) {
     return a;
 }
 
-FA_INLINE int m_count(vmask m) {
-    int n = 0;
-    FA_EACH_LANE n += m.lane[i];
-    return n;
+FA_INLINE int m_all(vmask m) {
+    int all = 1;
+    FA_EACH_LANE all &= m.lane[i];
+    return all;
 }
-FA_INLINE int m_any(vmask m) { return m_count(m) > 0; }
-FA_INLINE int m_all(vmask m) { return m_count(m) == VEC_LANES; }
 
 FA_INLINE vec v_select(vmask m, vec yes, vec no) {
     FA_EACH_LANE no.lane[i] = m.lane[i] ? yes.lane[i] : no.lane[i];

@@ -3,6 +3,7 @@
  * A word is one operation of ARITHMETIC.md per lane. v_max and v_min are `a > b ? a : b` and
  * `a < b ? a : b`, which is what the instructions do. A vmask lane is all ones or all zeros.
  */
+#include "simd/bytes_x86.h"
 
 /* 4 float16 to float32 without F16C. A float16 shifted into the place of a float32 is 2^112 too
  * small, subnormals included, so one exact product widens it. Infinity and NaN only need the
@@ -81,7 +82,6 @@ FA_INLINE vmask v_lt(vec a, vec b) { return _mm_cmplt_ps(a, b); }
 FA_INLINE vmask v_le(vec a, vec b) { return _mm_cmple_ps(a, b); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm_cmpeq_ps(a, b); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return _mm_and_ps(a, b); }
-FA_INLINE int m_any(vmask m) { return _mm_movemask_ps(m) != 0; }
 FA_INLINE int m_all(vmask m) { return _mm_movemask_ps(m) == 0xf; }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm_and_ps(m, a); }
 FA_INLINE vec v_drop(vmask m, vec a) { return _mm_andnot_ps(m, a); }
@@ -163,7 +163,6 @@ FA_INLINE vmask v_lt(vec a, vec b) { return _mm_cmplt_pd(a, b); }
 FA_INLINE vmask v_le(vec a, vec b) { return _mm_cmple_pd(a, b); }
 FA_INLINE vmask v_eq(vec a, vec b) { return _mm_cmpeq_pd(a, b); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return _mm_and_pd(a, b); }
-FA_INLINE int m_any(vmask m) { return _mm_movemask_pd(m) != 0; }
 FA_INLINE int m_all(vmask m) { return _mm_movemask_pd(m) == 0x3; }
 FA_INLINE vec v_keep(vmask m, vec a) { return _mm_and_pd(m, a); }
 FA_INLINE vec v_drop(vmask m, vec a) { return _mm_andnot_pd(m, a); }

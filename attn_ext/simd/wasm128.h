@@ -7,6 +7,17 @@
 typedef v128_t vec;
 typedef v128_t vmask;
 
+#define HAS_BYTES 1
+typedef v128_t bytes;
+FA_INLINE bytes b_load(const void *p) { return wasm_v128_load(p); }
+FA_INLINE void b_store(void *p, bytes a) { wasm_v128_store(p, a); }
+FA_INLINE bytes b_zip_low(bytes a, bytes b) {
+    return wasm_i8x16_shuffle(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+FA_INLINE bytes b_zip_high(bytes a, bytes b) {
+    return wasm_i8x16_shuffle(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+
 #if FA_REAL_BITS == 32
 typedef float real;
 #define VEC_LANES 4
@@ -51,7 +62,6 @@ FA_INLINE vmask v_lt(vec a, vec b) { return FA_WASM(lt)(a, b); }
 FA_INLINE vmask v_le(vec a, vec b) { return FA_WASM(le)(a, b); }
 FA_INLINE vmask v_eq(vec a, vec b) { return FA_WASM(eq)(a, b); }
 FA_INLINE vmask m_and(vmask a, vmask b) { return wasm_v128_and(a, b); }
-FA_INLINE int m_any(vmask m) { return wasm_v128_any_true(m); }
 FA_INLINE int m_all(vmask m) { return FA_WASM_INTEGER(all_true)(m); }
 FA_INLINE vec v_select(vmask m, vec yes, vec no) { return wasm_v128_bitselect(yes, no, m); }
 FA_INLINE vec v_keep(vmask m, vec a) { return wasm_v128_and(a, m); }

@@ -4,6 +4,7 @@
  * it. Every word is the AVX2 instruction on both halves; names of these differ between the types
  * by a suffix alone. A vmask lane is all ones or all zeros.
  */
+#include "simd/bytes_x86.h"
 #define KERNEL_ROWS 12 /* as in avx512.h */
 #define PAIR_ROWS 6
 
@@ -130,7 +131,6 @@ FA_INLINE vec v_abs(vec a) { return v_drop(v_set1((real)-0.0), a); }
 FA_INLINE vec v_copysign(vec size, vec sign) {
     return v_or(v_abs(size), v_keep(v_set1((real)-0.0), sign));
 }
-FA_INLINE int m_any(vmask m) { return (FA_AVX(movemask)(m.low) | FA_AVX(movemask)(m.high)) != 0; }
 FA_INLINE int m_all(vmask m) {
     return (FA_AVX(movemask)(m.low) & FA_AVX(movemask)(m.high)) == (1 << HALF_LANES) - 1;
 }

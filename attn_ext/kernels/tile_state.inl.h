@@ -1,0 +1,42 @@
+/* What a tile and one block of its keys are. See tile.inl.h.
+ *
+ * A panel is PANEL query rows, one per lane. Arrays are named with their shapes; (.., PANEL) is
+ * always dense.
+ */
+#define TILE_PANELS 4
+#define TILE_ROWS (TILE_PANELS * PANEL)
+
+typedef struct softmax_state {
+    real *max, *sum; /* (TILE_PANELS, PANEL): m and l */
+    real *out;       /* (TILE_PANELS, d_value, PANEL): o */
+} softmax_state;
+
+typedef struct tile {
+    const group *g;
+    int64_t first_row;
+    int n_row, n_panel;
+    int careful;             /* select values by visibility: after a result that is not finite */
+    real *query;             /* (TILE_PANELS, d_head, PANEL) */
+    real *scores;            /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL): t, then p, then w */
+    uint8_t *mask;           /* (PANELS_AT_ONCE, PANEL_VECS, FA_KEY_BLOCK, VEC_LANES), of a block */
+    real *bias;              /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL), of a block */
+    real *visible;           /* (FA_KEY_BLOCK, PANEL), careful only: 1 or 0 */
+    real *alpha, *block_max; /* (PANELS_AT_ONCE, PANEL) */
+    real *key, *value;       /* (FA_KEY_BLOCK, d_head or d_value): a widened block */
+    softmax_state segment, total;
+    row_rule rule[TILE_ROWS];
+    key_range seen_by_some[TILE_PANELS], seen_by_all[TILE_PANELS]; /* rows of the panel */
+} tile;
+
+/* The keys of one block as one panel sees them; indices count from the block's first key. */
+typedef struct block {
+    int64_t first_key;
+    int first, end;  /* keys to compute: some row of the panel may see them */
+    int needs_range; /* some row does not see all of them */
+    int needs_mask;
+    real *scores, *bias;     /* (FA_KEY_BLOCK, PANEL) */
+    uint8_t *mask;           /* (PANEL_VECS, FA_KEY_BLOCK, VEC_LANES) */
+    real *alpha, *block_max; /* (PANEL,) */
+    const real *key, *value; /* element (first_key, 0) */
+    ptrdiff_t key_row, key_step, value_row, value_step;
+} block;
