@@ -16,6 +16,9 @@
 #include "fa.h"
 #include "pool.h"
 
+#if defined(_M_ARM64)
+#include <intrin.h>
+#endif
 #if defined(FA_X86)
 #include <immintrin.h>
 #elif defined(FA_NEON)
@@ -59,6 +62,12 @@
 #if defined(__GNUC__)
 #define FA_PREFETCH(address) __builtin_prefetch(address)
 #define FA_PREFETCH_FAR(address) __builtin_prefetch(address, 0, 2)
+#elif defined(FA_X86)
+#define FA_PREFETCH(address) _mm_prefetch((const char *)(address), _MM_HINT_T0)
+#define FA_PREFETCH_FAR(address) _mm_prefetch((const char *)(address), _MM_HINT_T1)
+#elif defined(_M_ARM64)
+#define FA_PREFETCH(address) __prefetch(address)
+#define FA_PREFETCH_FAR(address) __prefetch2(address, 2) /* PLDL2KEEP */
 #else
 #define FA_PREFETCH(address) ((void)(address))
 #define FA_PREFETCH_FAR(address) ((void)(address))

@@ -12,6 +12,7 @@
 #include "kernels/panel.inl.h"
 #include "kernels/tile.inl.h"
 #include "kernels/few_steps.inl.h"
+#include "kernels/few_values.inl.h"
 #include "kernels/few.inl.h"
 #include "kernels/few_split.inl.h"
 #include "kernels/attention.inl.h"

@@ -88,6 +88,7 @@ static const real *block_rows(const row_view *view, int64_t first, int64_t n, in
     return copy;
 }
 
+/* With its keys; values are read by add_values alone. */
 static block open_block(const tile *t, int64_t first_key, int64_t end_key) {
     const group *g = t->g;
     block b = {0};
@@ -99,9 +100,13 @@ static block open_block(const tile *t, int64_t first_key, int64_t end_key) {
     b.block_max = t->block_max;
     b.key = block_rows(&g->key, first_key, end_key - first_key, g->call->d_head, t->n_panel, t->key,
                        &b.key_row, &b.key_step);
-    b.value = block_rows(&g->value, first_key, end_key - first_key, g->call->d_value, t->n_panel,
-                         t->value, &b.value_row, &b.value_step);
     return b;
+}
+
+static void open_values(const tile *t, block *b, int64_t end_key) {
+    const group *g = t->g;
+    b->value = block_rows(&g->value, b->first_key, end_key - b->first_key, g->call->d_value,
+                          t->n_panel, t->value, &b->value_row, &b->value_step);
 }
 
 /* (M, L, O) with the (m, l, o) of the next segment. */
@@ -141,7 +146,8 @@ static int attend_tile(tile *t) {
         clear_state(&t->segment, t->n_panel, call->d_value);
         for (first -= first % FA_KEY_BLOCK; first < stop; first += FA_KEY_BLOCK) {
             const int64_t end_of_block = min_i64(stop, first + FA_KEY_BLOCK);
-            const block b = open_block(t, first, end_of_block);
+            block b = open_block(t, first, end_of_block);
+            open_values(t, &b, end_of_block);
             for (int panel = 0; panel < t->n_panel;)
                 panel += attend_panels(t, &b, panel, end_of_block);
         }
@@ -194,8 +200,10 @@ static void weigh_panel(const tile *t, const block *b, int panel) {
 
 static void write_weights(const tile *t) {
     const fa_attention *call = t->g->call;
-    for (int64_t first = 0; first < t->g->n_key && !fa_pool_stopping(); first += FA_KEY_BLOCK) {
-        const int64_t end = min_i64(t->g->n_key, first + FA_KEY_BLOCK);
+    const key_range range = range_of_rows(t->rule, t->n_row);
+    for (int64_t first = range.first - range.first % FA_KEY_BLOCK;
+         first < range.end && !fa_pool_stopping(); first += FA_KEY_BLOCK) {
+        const int64_t end = min_i64(range.end, first + FA_KEY_BLOCK);
         block whole = open_block(t, first, end);
         for (int panel = 0; panel < t->n_panel; panel++) {
             block b = whole;
