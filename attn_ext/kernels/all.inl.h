@@ -7,6 +7,7 @@
 #include "kernels/group.inl.h"
 #include "kernels/result.inl.h"
 #include "kernels/score.inl.h"
+#include "kernels/turn.inl.h"
 #include "kernels/tile_state.inl.h"
 #include "kernels/rules.inl.h"
 #include "kernels/panel.inl.h"

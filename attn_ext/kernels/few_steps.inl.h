@@ -7,13 +7,6 @@
        */
 #define SEGMENT_KEYS (FA_KEY_BLOCK * FA_SEGMENT)
 
-/* An instruction set may have v_load_turned for rows of some types. */
-#ifndef TURNED_COLUMNS
-#define TURNED_COLUMNS VEC_LANES
-#define TURNS_WHILE_LOADING(dtype) ((void)(dtype), 0)
-#define v_load_turned(dtype, p, row, r) ((void)0)
-#endif
-
 typedef struct few {
     const group *g;
     int n_row;
@@ -85,22 +78,6 @@ FA_INLINE void turn_last_columns(fa_dtype dtype, const char *key, ptrdiff_t row,
                                  ptrdiff_t d, vec t[VEC_LANES]) {
     for (int i = 0; i < VEC_LANES; i++)
         t[i] = load_columns(dtype, key + i * row, k, d);
-    v_transpose(t);
-}
-
-/* Columns of VEC_LANES keys, `row` bytes apart: how many at once, and as one vector each. */
-FA_INLINE int columns_turned(fa_dtype dtype) {
-    return TURNS_WHILE_LOADING(dtype) ? TURNED_COLUMNS : VEC_LANES;
-}
-
-FA_INLINE void turn_columns(fa_dtype dtype, const char *key, ptrdiff_t row, vec *t) {
-    if (TURNS_WHILE_LOADING(dtype)) {
-        v_load_turned(dtype, key, row, t);
-        return;
-    }
-    FA_UNROLL
-    for (int i = 0; i < VEC_LANES; i++)
-        t[i] = v_widen(key + i * row, dtype);
     v_transpose(t);
 }
 

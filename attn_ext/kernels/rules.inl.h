@@ -33,30 +33,6 @@ FA_INLINE vmask m_zero_bytes(const uint8_t *p) {
 }
 #endif
 
-/* VEC_LANES rows of n elements to (n, PANEL) columns at `to`: rows[i] may be NULL for zeros. */
-static void transpose_rows(real *FA_RESTRICT to, const char *const rows[VEC_LANES], fa_dtype dtype,
-                           ptrdiff_t n, ptrdiff_t step) {
-    real lanes[VEC_LANES][VEC_LANES];
-    for (ptrdiff_t k = 0; k < n; k += VEC_LANES) {
-        const int width = n - k < VEC_LANES ? (int)(n - k) : VEC_LANES;
-        const ptrdiff_t skip = k * step * (ptrdiff_t)dtype_size(dtype);
-        vec r[VEC_LANES];
-        for (int i = 0; i < VEC_LANES; i++) {
-            if (!rows[i]) {
-                r[i] = v_set1(0);
-            } else if (step == 1 && width == VEC_LANES) {
-                r[i] = v_widen(rows[i] + skip, dtype);
-            } else {
-                widen_row(lanes[i], rows[i] + skip, dtype, width, step);
-                r[i] = v_load_part(lanes[i], width);
-            }
-        }
-        v_transpose(r);
-        for (int i = 0; i < width; i++)
-            v_store(to + (k + i) * PANEL, r[i]);
-    }
-}
-
 /* Ask for what the next block reads of the mask or bias: `size` bytes further on in each row. */
 static void prefetch_next_plane(const char *const rows[PANEL], ptrdiff_t size) {
     for (int lane = 0; lane < PANEL; lane++)
