@@ -119,6 +119,12 @@ cdef extern from "fa.h":
 ARITHMETIC_VERSION = FA_ARITHMETIC_VERSION
 KEY_BLOCK = FA_KEY_BLOCK
 SEGMENT = FA_SEGMENT
+REDUCTION_KINDS = {  # the codes of Kind in _reduction.py
+    "SOFTMAX": FA_SOFTMAX,
+    "LOG_SOFTMAX": FA_LOG_SOFTMAX,
+    "LOGSUMEXP": FA_LOGSUMEXP,
+    "SOFTMAX_VJP": FA_SOFTMAX_VJP,
+}
 
 cdef dict _INDEX_OF_ISA = {
     fa_kernel_set_at(i).name.decode(): i for i in range(fa_kernel_set_count())
@@ -330,15 +336,15 @@ cdef int _describe(object d, fa_attention *call, _Buffers buffers) except -1:
     return 0
 
 
-def reduce(kind, d, isa):
-    """Fill the output of the ReductionDescriptor `d`; kinds as in fa.h, from softmax on."""
+def reduce(d, isa):
+    """Fill the output of the ReductionDescriptor `d`."""
     cdef fa_reduction call
     cdef _Buffers buffers = _Buffers()
     cdef bint is_float64 = d.compute_dtype == _float64
     cdef int axis
     memset(&call, 0, sizeof(call))
     shape = d.x.shape
-    call.kind = <fa_reduction_kind><int>kind
+    call.kind = <fa_reduction_kind><int>d.kind
     call.n_outer = d.n_outer
     call.n_reduced = len(shape) - call.n_outer
     for axis in range(len(shape)):
@@ -383,7 +389,7 @@ cdef void _place(fa_array *to, Py_buffer *view, int is_float64) noexcept:
     to.column = view.strides[view.ndim - 1] // view.itemsize
 
 
-cdef bint _shapes_agree(Py_buffer *q, Py_buffer *k, Py_buffer *v) noexcept:
+cdef bint _shapes_agree(const Py_buffer *q, const Py_buffer *k, const Py_buffer *v) noexcept:
     cdef int axis, n = q.ndim
     for axis in range(n - 3):
         if q.shape[axis] != k.shape[axis] or q.shape[axis] != v.shape[axis]:
@@ -393,11 +399,51 @@ cdef bint _shapes_agree(Py_buffer *q, Py_buffer *k, Py_buffer *v) noexcept:
     return q.shape[n - 1] == k.shape[n - 1] and k.shape[n - 2] == v.shape[n - 2]
 
 
+cdef bint _is_plain_attention(Py_buffer *views, bint is_causal, int *is_float64) noexcept:
+    """Whether query, key and value have one type and shapes that need no broadcasting."""
+    cdef int kind[3]
+    cdef int i, ndim = views[0].ndim
+    if ndim < 2 or ndim - 3 > FA_MAX_LEAD:
+        return False
+    for i in range(3):
+        if not _is_plain(&views[i], ndim, &kind[i]) or kind[i] != kind[0]:
+            return False
+    is_float64[0] = kind[0]
+    if not _shapes_agree(&views[0], &views[1], &views[2]):
+        return False
+    return not is_causal or views[0].shape[ndim - 2] == views[1].shape[ndim - 2]
+
+
+cdef void _fill_plain(fa_attention *call, Py_buffer *views, int is_float64) noexcept:
+    """The descriptor of plain query, key, value and output, without options."""
+    cdef const Py_buffer *q = &views[0]
+    cdef const Py_buffer *k = &views[1]
+    cdef int axis, ndim = q.ndim
+    memset(call, 0, sizeof(call[0]))
+    call.n_batch = 1
+    for axis in range(ndim - 3):
+        call.n_lead += 1
+        call.lead_shape[axis] = q.shape[axis]
+        call.n_batch *= q.shape[axis]
+    call.n_head = q.shape[ndim - 3] if ndim > 2 else 1
+    call.n_kv_head = k.shape[ndim - 3] if ndim > 2 else 1
+    call.n_query = q.shape[ndim - 2]
+    call.n_key = k.shape[ndim - 2]
+    call.d_head = q.shape[ndim - 1]
+    call.d_value = views[2].shape[ndim - 1]
+    _place(&call.query, &views[0], is_float64)
+    _place(&call.key, &views[1], is_float64)
+    _place(&call.value, &views[2], is_float64)
+    _place(&call.output, &views[3], is_float64)
+    call.window_left = -1
+    call.window_right = -1
+
+
 def plain_attention(query, key, value, is_causal, scale, num_threads, isa):
     """Attention of three plain arrays, or None if this call needs the general route."""
-    cdef Py_buffer q, k, v, o
+    cdef Py_buffer views[4]
     cdef fa_attention call
-    cdef int ndim, axis, q64 = 0, k64 = 0, v64 = 0, n_open = 0
+    cdef int i, ndim, is_float64, n_open = 0
     cdef double factor
     if type(query) is not _ndarray or type(key) is not _ndarray or type(value) is not _ndarray:
         return None
@@ -407,69 +453,35 @@ def plain_attention(query, key, value, is_causal, scale, num_threads, isa):
         return None
     try:
         # arrays of other types may not export a buffer at all: they are not plain
-        PyObject_GetBuffer(query, &q, PyBUF_STRIDES | PyBUF_FORMAT)
-        n_open = 1
-        PyObject_GetBuffer(key, &k, PyBUF_STRIDES | PyBUF_FORMAT)
-        n_open = 2
-        PyObject_GetBuffer(value, &v, PyBUF_STRIDES | PyBUF_FORMAT)
-        n_open = 3
-        ndim = q.ndim
-        if ndim < 2 or ndim - 3 > FA_MAX_LEAD:
+        for array in (query, key, value):
+            PyObject_GetBuffer(array, &views[n_open], PyBUF_STRIDES | PyBUF_FORMAT)
+            n_open += 1
+        if not _is_plain_attention(views, is_causal, &is_float64):
             return None
-        if not (_is_plain(&q, ndim, &q64) and _is_plain(&k, ndim, &k64)
-                and _is_plain(&v, ndim, &v64)):
-            return None
-        if q64 != k64 or q64 != v64 or not _shapes_agree(&q, &k, &v):
-            return None
-        if is_causal and q.shape[ndim - 2] != k.shape[ndim - 2]:
-            return None
-        factor = scale if scale is not None else 1.0 / sqrt(<double>q.shape[ndim - 1])
+        ndim = views[0].ndim
+        factor = scale if scale is not None else 1.0 / sqrt(<double>views[0].shape[ndim - 1])
         if not -1e38 < factor < 1e38:  # finite in float32 also times log2(e)
             return None
-        memset(&call, 0, sizeof(call))
-        call.n_batch = 1
-        if ndim > 3:
-            call.n_lead = ndim - 3
-            for axis in range(ndim - 3):
-                call.lead_shape[axis] = q.shape[axis]
-                call.n_batch *= q.shape[axis]
-        call.n_head = q.shape[ndim - 3] if ndim > 2 else 1
-        call.n_kv_head = k.shape[ndim - 3] if ndim > 2 else 1
-        call.n_query = q.shape[ndim - 2]
-        call.n_key = k.shape[ndim - 2]
-        call.d_head = q.shape[ndim - 1]
-        call.d_value = v.shape[ndim - 1]
-        _place(&call.query, &q, q64)
-        _place(&call.key, &k, q64)
-        _place(&call.value, &v, q64)
-        call.window_left = -1
-        call.window_right = -1
+        shape = query.shape
+        if views[2].shape[ndim - 1] != views[0].shape[ndim - 1]:
+            shape = shape[:-1] + (views[2].shape[ndim - 1],)
+        output = _empty(shape, _float64 if is_float64 else _float32)
+        PyObject_GetBuffer(output, &views[3], PyBUF_STRIDES | PyBUF_WRITABLE)
+        n_open = 4
+        _fill_plain(&call, views, is_float64)
         call.is_causal = is_causal
         call.scale = factor
         call.n_thread = num_threads
         call.poll = _poll
-        shape = query.shape
-        if call.d_value != call.d_head:
-            shape = shape[:-1] + (call.d_value,)
-        output = _empty(shape, _float64 if q64 else _float32)
-        PyObject_GetBuffer(output, &o, PyBUF_STRIDES | PyBUF_WRITABLE)
-        n_open = 4
-        _place(&call.output, &o, q64)
-        _run(_INDEX_OF_ISA[isa], q64, &call)
+        _run(_INDEX_OF_ISA[isa], is_float64, &call)
         return output
     except (BufferError, ValueError):
         if n_open < 3:
             return None
         raise
     finally:
-        if n_open > 0:
-            PyBuffer_Release(&q)
-        if n_open > 1:
-            PyBuffer_Release(&k)
-        if n_open > 2:
-            PyBuffer_Release(&v)
-        if n_open > 3:
-            PyBuffer_Release(&o)
+        for i in range(n_open):
+            PyBuffer_Release(&views[i])
 
 
 cdef void _place_axes(fa_axes *to, Py_buffer *view, int axis, int is_float64) noexcept:
@@ -499,7 +511,9 @@ cdef bint _fits(Py_buffer *x, Py_buffer *o) noexcept:
 
 def plain_reduction(kind, x, axis, out, num_threads, isa):
     """Softmax or log_softmax of a plain array, or None if this call needs the general route."""
-    cdef Py_buffer source, target
+    cdef Py_buffer views[2]
+    cdef Py_buffer *source = &views[0]
+    cdef Py_buffer *target = &views[1]
     cdef fa_reduction call
     cdef int ndim, reduced, i, n = 0, x64 = 0, o64 = 0, n_open = 0
     if type(x) is not _ndarray or type(axis) is not int:
@@ -507,18 +521,18 @@ def plain_reduction(kind, x, axis, out, num_threads, isa):
     if out is not None and type(out) is not _ndarray:
         return None
     try:
-        PyObject_GetBuffer(x, &source, PyBUF_STRIDES | PyBUF_FORMAT)
+        PyObject_GetBuffer(x, source, PyBUF_STRIDES | PyBUF_FORMAT)
         n_open = 1
         ndim = source.ndim
         if ndim < 1 or ndim > FA_MAX_AXES or not -ndim <= axis < ndim:
             return None
-        if not _is_plain(&source, ndim, &x64):
+        if not _is_plain(source, ndim, &x64):
             return None
         result = _empty(x.shape, _float64 if x64 else _float32) if out is None else out
-        PyObject_GetBuffer(result, &target, PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE)
+        PyObject_GetBuffer(result, target, PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE)
         n_open = 2
         if out is not None:
-            if not _is_plain(&target, ndim, &o64) or x64 != o64 or not _fits(&source, &target):
+            if not _is_plain(target, ndim, &o64) or x64 != o64 or not _fits(source, target):
                 return None
         reduced = axis if axis >= 0 else axis + ndim
         memset(&call, 0, sizeof(call))
@@ -530,8 +544,8 @@ def plain_reduction(kind, x, axis, out, num_threads, isa):
                 call.shape[n] = source.shape[i]
                 n += 1
         call.shape[n] = source.shape[reduced]
-        _place_axes(&call.x, &source, reduced, x64)
-        _place_axes(&call.output, &target, reduced, x64)
+        _place_axes(&call.x, source, reduced, x64)
+        _place_axes(&call.output, target, reduced, x64)
         call.n_thread = num_threads
         call.poll = _poll
         _run_reduction(_INDEX_OF_ISA[isa], x64, &call)
@@ -541,7 +555,5 @@ def plain_reduction(kind, x, axis, out, num_threads, isa):
             return None
         raise
     finally:
-        if n_open > 0:
-            PyBuffer_Release(&source)
-        if n_open > 1:
-            PyBuffer_Release(&target)
+        for i in range(n_open):
+            PyBuffer_Release(&views[i])

@@ -30,8 +30,8 @@ class Module:
         self._native.attention(d, self._real(isa))
         self._alter(isa, *(each for each in (d.output, d.lse, d.weights) if each is not None))
 
-    def reduce(self, kind, d, isa):
-        self._native.reduce(kind, d, self._real(isa))
+    def reduce(self, d, isa):
+        self._native.reduce(d, self._real(isa))
         self._alter(isa, d.output)
 
     def plain_attention(self, *arguments):

@@ -12,6 +12,7 @@ import support
 
 import fast_attention
 from fast_attention import _backend, backend, scaled_dot_product_attention, show_config
+from fast_attention._reduction import Kind
 
 NAME = "import fast_attention as f; print(f.backend(), f.show_config()['isa'])"
 NATIVE_HERE = support.native() is not None
@@ -177,6 +178,7 @@ def test_compiled_module_agrees_with_the_constants_of_the_tests():
     assert native.KEY_BLOCK == oracle.KEY_BLOCK
     assert native.SEGMENT >= 1
     assert native.ARITHMETIC_VERSION >= 1
+    assert {kind.name: kind.value for kind in Kind} == native.REDUCTION_KINDS
     assert native.compiler()
     for name, _, kind in native.isa_table():
         assert kind in ("fused", "unfused")

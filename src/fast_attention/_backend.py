@@ -308,6 +308,6 @@ def reduce(descriptor: ReductionDescriptor) -> None:
         return
     isa = _choices.get()[-1][1]
     if isa is not None:
-        _entry.reduce(int(descriptor.kind), descriptor, isa)
+        _entry.reduce(descriptor, isa)
     else:
         _numpy.reduce(descriptor)

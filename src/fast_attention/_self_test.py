@@ -55,7 +55,7 @@ def _run(module: Any, isa: str, call: Call) -> tuple[Array, ...]:
     if isinstance(call, AttentionDescriptor):
         module.attention(call, isa)
         return tuple(result for result in call.results() if result is not None)
-    module.reduce(int(call.kind), call, isa)
+    module.reduce(call, isa)
     return (call.result(),)
 
 
