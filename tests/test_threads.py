@@ -80,6 +80,13 @@ QUOTAS = {
     "v2 numbers beyond 64 bits": (v2(files={"cpu.max": f"{10**30} 100000\n"}), None),
     "v2 group with a colon and a space": (
         v2("/a: b", files={"a: b/cpu.max": "100000 100000\n"}), 1),
+    "v2 mount point with a space": (
+        v2(mount=V2_MOUNT.replace("/sys/fs/cgroup", r"/sys/fs/c\040group"), files={}) | {
+            "sys/fs/c group/cpu.max": "200000 100000\n"}, 2),
+    "v2 below a group with a backslash": (
+        v2(r"/m\x2d1.scope/a", V2_MOUNT.replace(" / /sys", r" /m\134x2d1.scope /sys"),
+           files={"a/cpu.max": "300000 100000\n", "cpu.max": "max 100000\n"}), 3),
+    "v2 group with a NUL": (v2("/a\0b", files={"cpu.max": "100000 100000\n"}), 1),
     "v2 group that has been removed": (
         v2("/gone (deleted)", files={"cpu.max": "300000 100000\n"}), 3),
     "v1 and v2 both limit": (v1(files=quota_v1("", 400000, 100000)) | {
@@ -246,6 +253,28 @@ def test_one_context_object_may_be_entered_twice():
         with context:
             assert get_num_threads() == 4
         assert get_num_threads() == 4
+
+
+def test_blocks_that_end_in_another_order_each_end_their_own_limit():
+    def block(n):
+        with threads(n):
+            yield
+
+    before = get_num_threads()
+    first, second = block(before + 2), block(before + 3)
+    next(first), next(second)
+    first.close()
+    assert get_num_threads() == before + 3
+    second.close()
+    assert get_num_threads() == before
+
+
+def test_block_that_ends_in_another_context_is_no_error():
+    before = get_num_threads()
+    context = threads(before + 2)
+    contextvars.copy_context().run(context.__enter__)
+    context.__exit__(None, None, None)
+    assert get_num_threads() == before
 
 
 @pytest.mark.parametrize("call", [set_num_threads, threads, _threads.resolve])

@@ -13,6 +13,7 @@ import contextlib
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
@@ -74,7 +75,11 @@ class threads(contextlib.ContextDecorator):  # noqa: N801  (reads as a statement
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _limits.set(_limits.get()[:-1])
+        # Blocks in generators need not end in the order in which they began, nor in their context.
+        entered = _limits.get()
+        own = [i for i, count in enumerate(entered) if count == self._count]
+        if own:
+            _limits.set(entered[: own[-1]] + entered[own[-1] + 1 :])
 
 
 def set_num_threads(n: int | None) -> None:
@@ -264,9 +269,14 @@ def _mounts(text: str) -> Iterator[tuple[int, str, str]]:
         if len(fields) < 5 or len(kind) < 1:
             continue
         if kind[0] == "cgroup2":
-            yield 2, fields[3], fields[4]
+            yield 2, _unescaped(fields[3]), _unescaped(fields[4])
         elif kind[0] == "cgroup" and "cpu" in kind[-1].split(","):
-            yield 1, fields[3], fields[4]
+            yield 1, _unescaped(fields[3]), _unescaped(fields[4])
+
+
+def _unescaped(path: str) -> str:
+    """Undo how mountinfo writes spaces and backslashes, as in names of systemd's units."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
 def _below(path: str, mount_root: str) -> PurePosixPath:
@@ -296,7 +306,7 @@ def _ratio(quota: str, period: str) -> float | None:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (OSError, ValueError):  # the latter for a NUL in the path
         return ""
 
 
