@@ -4,7 +4,8 @@
  * stays in its slot until the last thread has left it. pool.published counts new runs (and the
  * shutdown): idle threads wait for it to change, and working threads look up at the next task, so
  * that a second caller soon has its share. A forked child has none of the threads; there the pool
- * is reset to empty and grows anew. */
+ * is reset to empty and grows anew. At the shutdown a thread leaves a long task undone, and the
+ * caller does it again: the process need not wait for it to end. */
 #include "threads.h"
 
 #include "fpmode.h"
@@ -40,6 +41,8 @@ struct run {
     void *context;
     intptr_t end;
     int n_thread;
+    int n_left; /* tasks that pool threads left undone at the shutdown; under the mutex */
+    intptr_t left[FA_POOL_MAX_THREAD];
 };
 
 static struct {
@@ -49,11 +52,12 @@ static struct {
     struct run runs[N_RUN];
     fa_thread threads[FA_POOL_MAX_THREAD];
     int n_threads, n_sleeping;
-    int closed;
-    int n_fork; /* forks between this process and the one that loaded the library */
+    volatile intptr_t closed; /* written under the mutex */
+    int n_fork;               /* forks between this process and the one that loaded the library */
 } pool = {.mutex = FA_MUTEX_INIT, .work = FA_CONDITION_INIT, .done = FA_CONDITION_INIT};
 
 static FA_THREAD_LOCAL struct run *helping; /* the run whose task this pool thread is in */
+static FA_THREAD_LOCAL int gave_up;         /* that task was told to leave its work undone */
 
 /* Waits up to SPIN_NS for *word to differ from value; tells whether it did. */
 static int spin_while(volatile intptr_t *word, intptr_t value) {
@@ -70,6 +74,12 @@ static int spin_while(volatile intptr_t *word, intptr_t value) {
 
 static int is_helping(void) { return helping != NULL; }
 static int is_stopped(void) { return is_helping() && fa_atomic_load(&helping->stopped); }
+
+static int is_closing(void) {
+    gave_up = is_helping() && fa_atomic_load(&pool.closed);
+    return gave_up;
+}
+
 static void stop_helpers(struct run *run) { fa_atomic_store(&run->stopped, 1); }
 static int n_fork_now(void) { return pool.n_fork; }
 
@@ -79,6 +89,7 @@ static int n_fork_now(void) { return pool.n_fork; }
 
 static int is_helping(void) { return 0; }
 static int is_stopped(void) { return 0; }
+static int is_closing(void) { return 0; }
 static void stop_helpers(struct run *run) { (void)run; }
 static int n_fork_now(void) { return 0; }
 
@@ -140,13 +151,17 @@ static void help(struct run *run) {
 
     const fa_fpmode mode = fa_fpmode_enter();
     helping = run;
-    intptr_t i;
-    while (fa_atomic_load(&pool.published) == seen && (i = fa_atomic_add(&run->next, 1)) < run->end)
+    gave_up = 0;
+    intptr_t i = 0;
+    while (!gave_up && fa_atomic_load(&pool.published) == seen &&
+           (i = fa_atomic_add(&run->next, 1)) < run->end)
         run->task(run->context, i, worker);
     helping = NULL;
     fa_fpmode_set(mode);
 
     fa_lock(&pool.mutex);
+    if (gave_up) /* the pool is closed, so this thread enters no other run */
+        run->left[run->n_left++] = i;
     run->taken[worker] = 0;
     if (fa_atomic_add(&run->n_helper, -1) == 1)
         fa_wake_all(&pool.done);
@@ -168,7 +183,7 @@ static FA_THREAD_MAIN thread_main(void *unused) {
     (void)unused;
     struct run *run = NULL;
     fa_lock(&pool.mutex);
-    while (!pool.closed) {
+    while (!fa_atomic_load(&pool.closed)) {
         run = choose_run(run);
         if (run != NULL)
             help(run);
@@ -217,7 +232,7 @@ static struct run *free_slot(void) {
 static struct run *publish(fa_task task, void *context, intptr_t first, intptr_t end,
                            int n_thread) {
     fa_lock(&pool.mutex);
-    struct run *run = pool.closed ? NULL : free_slot();
+    struct run *run = fa_atomic_load(&pool.closed) ? NULL : free_slot();
     int n_wake = 0, wake_all = 0;
     if (run != NULL) {
         grow(n_thread - 1);
@@ -228,6 +243,7 @@ static struct run *publish(fa_task task, void *context, intptr_t first, intptr_t
         run->context = context;
         run->end = end;
         run->n_thread = n_thread;
+        run->n_left = 0;
         fa_atomic_add(&pool.published, 1);
         n_wake = n_thread - 1;
         wake_all = n_wake >= pool.n_sleeping;
@@ -241,8 +257,9 @@ static struct run *publish(fa_task task, void *context, intptr_t first, intptr_t
 }
 
 /* Frees the slot once the helpers are out. Nobody enters any more: no task is left. The caller may
- * still say stop, so that a helper's last task does not keep it. */
-static void retire(struct run *run, struct asker *asker) {
+ * still say stop, so that a helper's last task does not keep it. Returns how many tasks they left
+ * undone; then the pool is closed, and nobody needs the slot. */
+static int retire(struct run *run, struct asker *asker) {
     intptr_t n_helper = fa_atomic_load(&run->n_helper);
     while (n_helper > 0 && spin_while(&run->n_helper, n_helper))
         n_helper = fa_atomic_load(&run->n_helper);
@@ -252,11 +269,14 @@ static void retire(struct run *run, struct asker *asker) {
         fa_unlock(&pool.mutex);
         told_to_stop(asker);
         if (asker->run == NULL)
-            return;
+            return 0;
         fa_lock(&pool.mutex);
     }
-    run->task = NULL;
+    const int n_left = run->n_left;
+    if (n_left == 0)
+        run->task = NULL;
     fa_unlock(&pool.mutex);
+    return n_left;
 }
 
 static void run_with_helpers(struct run *run, struct asker *asker) {
@@ -267,7 +287,8 @@ static void run_with_helpers(struct run *run, struct asker *asker) {
     if (asker->run == NULL)
         return;
     fa_atomic_store(&run->next, run->end);
-    retire(run, asker);
+    for (int n = retire(run, asker); n > 0 && !told_to_stop(asker); n--)
+        run->task(run->context, run->left[n - 1], 0);
     asker->run = NULL;
 }
 
@@ -296,7 +317,7 @@ void fa_pool_shutdown(void) {
     fa_lock(&pool.mutex);
     const int n = pool.n_threads;
     pool.n_threads = 0;
-    pool.closed = 1;
+    fa_atomic_store(&pool.closed, 1);
     fa_atomic_add(&pool.published, 1);
     fa_unlock(&pool.mutex);
     fa_wake_all(&pool.work);
@@ -344,3 +365,5 @@ fa_status fa_pool_run(fa_task task, void *context, int64_t n_task, int n_thread,
 }
 
 int fa_pool_stopping(void) { return asking != NULL ? told_to_stop(asking) : is_stopped(); }
+
+int fa_pool_leaving(void) { return fa_pool_stopping() || is_closing(); }

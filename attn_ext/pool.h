@@ -42,10 +42,15 @@ fa_status fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int6
  * long task polls; it costs a look at the clock. */
 int fa_pool_stopping(void);
 
+/* The same for a task that may run again from its beginning: on a thread of the pool also whether
+ * the pool is being shut down. The calling thread then does the task again. */
+int fa_pool_leaving(void);
+
 /* Threads that wait for work or do some, callers not counted. */
 int fa_pool_thread_count(void);
 
-/* Ends and joins the threads, for good. Runs going on in other threads end without them. */
+/* Ends and joins the threads, for good, as soon as their tasks end or ask
+ * fa_pool_leaving. Runs going on in other threads end without them. */
 void fa_pool_shutdown(void);
 
 #endif

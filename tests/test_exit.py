@@ -8,7 +8,7 @@ import sys
 import pytest
 import support
 
-RUNS = 3  # of each scene; tests/soak.py does more
+RUNS = 3  # of each scene; tests/soak.py ends a busy process many times
 SECONDS = 60
 
 COMMON = """
@@ -69,6 +69,23 @@ def test_process_ends_as_it_was_told_to(engine, scene, code):
         )
         assert child.returncode == code, child.stderr
         assert child.stderr == ""
+
+
+ENDLESS = {
+    "tiles": "lambda: f.scaled_dot_product_attention(x[:4], key, key, num_threads=4)",
+    "rows": "lambda: f.scaled_dot_product_attention(x[:4, :1], key, key, num_threads=4)",
+}
+
+
+@pytest.mark.parametrize("call", ENDLESS.values(), ids=ENDLESS)
+def test_process_does_not_wait_for_long_tasks_of_the_pool(native_engine, call):
+    code = (
+        "key = np.broadcast_to(x[0, 0, :64], (4, 1_000_000_000, 64)); f.set_num_threads(4)\n"
+        f"call = {call}\nstart(lambda: using.__enter__() and call()); time.sleep(0.3)"
+    )
+    child = support.run_python(COMMON + code, *native_engine, timeout=SECONDS)
+    assert child.returncode == 0, child.stderr
+    assert child.stderr == ""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")

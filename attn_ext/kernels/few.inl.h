@@ -142,7 +142,7 @@ static void visit_segment(few *f, int64_t segment, segment_visit *visit) {
 static int each_segment(few *f, segment_visit *visit) {
     const segment_range segments = segments_of_few(f);
     for (int64_t segment = segments.first; segment < segments.end; segment++) {
-        if (segment > segments.first && fa_pool_stopping())
+        if (segment > segments.first && fa_pool_leaving())
             return 0;
         visit_segment(f, segment, visit);
     }

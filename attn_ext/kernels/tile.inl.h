@@ -139,7 +139,7 @@ static int attend_tile(tile *t) {
     if (first >= end)
         clear_state(&t->total, t->n_panel, call->d_value);
     while (first < end) {
-        if (n_segment > 0 && fa_pool_stopping())
+        if (n_segment > 0 && fa_pool_leaving())
             return 0;
         const int64_t segment = segment_of_key(call, first);
         const int64_t stop = min_i64(end, first_key_of_segment(call, segment + 1));
@@ -202,7 +202,7 @@ static void write_weights(const tile *t) {
     const fa_attention *call = t->g->call;
     const key_range range = range_of_rows(t->rule, t->n_row);
     for (int64_t first = range.first - range.first % FA_KEY_BLOCK;
-         first < range.end && !fa_pool_stopping(); first += FA_KEY_BLOCK) {
+         first < range.end && !fa_pool_leaving(); first += FA_KEY_BLOCK) {
         const int64_t end = min_i64(range.end, first + FA_KEY_BLOCK);
         block whole = open_block(t, first, end);
         for (int panel = 0; panel < t->n_panel; panel++) {

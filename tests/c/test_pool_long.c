@@ -1,4 +1,5 @@
-/* Long tasks of the pool are stopped inside, and many tasks are settled in rounds. */
+/* Long tasks of the pool are stopped inside, or handed over at the shutdown; many tasks are settled
+ * in rounds. */
 #include "threads.h"
 
 #include "pool.h"
@@ -120,12 +121,56 @@ static void test_many_rounds_shorter_than_a_poll_are_stopped(void) {
     CHECK(n_poll == 2);
 }
 
+/* --- Shutdown inside long tasks; the pool stays closed, so this comes last --- */
+
+enum { N_HANDED = 20 };
+
+struct handed {
+    volatile intptr_t n_helping, n_undone;
+    intptr_t runs[N_HANDED]; /* to the end */
+};
+
+static void leave_or_wait_for_helpers(void *context, int64_t index, int worker) {
+    struct handed *handed = context;
+    const int64_t end = fa_clock_ns() + FAR_NS;
+    if (worker != 0) {
+        fa_atomic_add(&handed->n_helping, 1);
+        while (!fa_pool_leaving())
+            CHECK(fa_clock_ns() < end);
+        CHECK(!fa_pool_stopping());
+        fa_atomic_add(&handed->n_undone, 1);
+        return;
+    }
+    while (fa_atomic_load(&handed->n_helping) < 2)
+        CHECK(fa_clock_ns() < end);
+    handed->runs[index]++;
+}
+
+static void *run_and_be_left(void *handed) {
+    CHECK(fa_pool_run(leave_or_wait_for_helpers, handed, N_HANDED, 3, NULL, NULL) == FA_OK);
+    return NULL;
+}
+
+static void test_shutdown_hands_long_tasks_to_their_caller(void) {
+    struct handed handed;
+    pthread_t caller;
+    memset(&handed, 0, sizeof handed);
+    CHECK(pthread_create(&caller, NULL, run_and_be_left, &handed) == 0);
+    while (fa_atomic_load(&handed.n_helping) < 2)
+        fa_pause();
+    fa_pool_shutdown();
+    CHECK(pthread_join(caller, NULL) == 0);
+    CHECK(handed.n_undone == 2);
+    for (int i = 0; i < N_HANDED; i++)
+        CHECK(handed.runs[i] == 1);
+}
+
 int main(void) {
     test_tasks_of_all_threads_are_told_to_stop();
     test_caller_that_waits_for_the_last_task_still_polls();
     test_nothing_stops_without_a_poll_that_says_so();
     test_rounds_are_complete_and_settled_in_order();
     test_many_rounds_shorter_than_a_poll_are_stopped();
-    fa_pool_shutdown();
+    test_shutdown_hands_long_tasks_to_their_caller();
     return 0;
 }

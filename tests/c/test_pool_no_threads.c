@@ -3,6 +3,7 @@
 #define fa_pool_run plain_pool_run
 #define fa_pool_run_rounds plain_pool_run_rounds
 #define fa_pool_stopping plain_pool_stopping
+#define fa_pool_leaving plain_pool_leaving
 #define fa_pool_thread_count plain_pool_thread_count
 #define fa_pool_shutdown plain_pool_shutdown
 

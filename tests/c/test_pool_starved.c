@@ -12,6 +12,7 @@ static int starved_thread_start(fa_thread *thread, fa_thread_main main) {
 #define fa_pool_run starved_pool_run
 #define fa_pool_run_rounds starved_pool_run_rounds
 #define fa_pool_stopping starved_pool_stopping
+#define fa_pool_leaving starved_pool_leaving
 #define fa_pool_thread_count starved_pool_thread_count
 #define fa_pool_shutdown starved_pool_shutdown
 
