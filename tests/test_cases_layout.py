@@ -19,13 +19,21 @@ def case(*arguments, id):
     return pytest.param(*arguments, id=id)
 
 
+def sparse_bytes(size):
+    """As many zeros in a sparse file, or skip the test."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            return np.memmap(file, np.uint8, "r+", shape=(size,))
+    except (OSError, OverflowError, ValueError) as error:
+        pytest.skip(f"no sparse file of this size: {error}")
+
+
 def far_rows(rows, cols, stride, dtype="f4"):
     """Rows that lie ``stride`` bytes apart in a sparse file: far offsets for little memory."""
     size = rows * stride + 4096
     item = np.dtype(dtype).itemsize
-    with tempfile.TemporaryFile() as file:
-        file.truncate(size)
-        flat = np.memmap(file, np.uint8, "r+", shape=(size,))[: size // item * item].view(dtype)
+    flat = sparse_bytes(size)[: size // item * item].view(dtype)
     return np.lib.stride_tricks.as_strided(flat, (rows, cols), (stride, item))
 
 
@@ -92,10 +100,7 @@ def test_zero_query_heads_give_an_empty_result(engine, kv_heads):
 @pytest.mark.parametrize("n_query", [1, 20])
 def test_rows_beyond_two_gigabytes_are_read_where_they_are(engine, stride, n_query):
     query = normal(np.random.default_rng(8), 1, n_query, 4)
-    try:
-        key, value = far_rows(3, 4, stride)[None], far_rows(3, 4, stride)[None]
-    except OSError as error:
-        pytest.skip(f"no sparse file of this size: {error}")
+    key, value = far_rows(3, 4, stride)[None], far_rows(3, 4, stride)[None]
     key[0, :, 0], value[0, :, 0] = [1, 2, 3], [4, 5, 7]
     output = scaled_dot_product_attention(query, key, value)
     check(query, key, value, expected=oracle.attention(query, key.copy(), value.copy()))
@@ -104,14 +109,14 @@ def test_rows_beyond_two_gigabytes_are_read_where_they_are(engine, stride, n_que
         support.assert_same_bits(output, copies)
 
 
-@pytest.mark.parametrize("name", [case(n, id=f"A26-{n}") for n in ("query", "bias", "out", "x")])
-def test_every_array_may_reach_beyond_two_gigabytes(engine, name):
+@pytest.mark.parametrize("stride", [2**31 + 64, 2**33 + 64])
+@pytest.mark.parametrize(
+    "name", [case(n, id=f"A26-{n}") for n in ("query", "bias", "mask", "out", "x")]
+)
+def test_every_array_may_reach_beyond_two_gigabytes(engine, name, stride):
     query, key, value = support.qkv(8, n_query=3, n_key=4)
-    try:
-        far = far_rows(3, 4, 2**31 + 64)
-    except OSError as error:
-        pytest.skip(f"no sparse file of this size: {error}")
-    far[...] = query[0]
+    far = far_rows(3, 4, stride, bool if name == "mask" else "f4")
+    far[...] = query[0] > 0 if name == "mask" else query[0]
     near = far.copy()
     if name == "query":
         output = scaled_dot_product_attention(far[None], key, value)
@@ -119,6 +124,9 @@ def test_every_array_may_reach_beyond_two_gigabytes(engine, name):
     elif name == "bias":
         output = scaled_dot_product_attention(query, key, value, bias=far)
         expected = scaled_dot_product_attention(query, key, value, bias=near)
+    elif name == "mask":
+        output = scaled_dot_product_attention(query, key, value, far)
+        expected = scaled_dot_product_attention(query, key, value, near)
     elif name == "out":
         output = scaled_dot_product_attention(query, key, value, out=far[None])
         expected = scaled_dot_product_attention(query, key, value)
@@ -127,6 +135,39 @@ def test_every_array_may_reach_beyond_two_gigabytes(engine, name):
         expected = np.stack([softmax(near, axis) for axis in (0, 1)])
         support.assert_same_bits(softmax(far, out=far).copy(), expected[1])
     support.assert_same_bits(np.ascontiguousarray(output), expected)
+
+
+LATE = 2**31 + 3  # position of the first query
+LATE_OPTIONS = {
+    "window": {}, "alibi": {"alibi_slopes": [0.5]}, "lengths": {"kv_lengths": LATE + 1},
+    "mask": {"attn_mask": np.broadcast_to(True, (1, LATE + 5))}, "softcap": {"softcap": 2.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("n_query", [1, 2])
+@pytest.mark.parametrize("options", [case(o, id=f"A26-{name}") for name, o in LATE_OPTIONS.items()])
+def test_keys_after_two_to_the_31st_are_the_ones_of_their_positions(engine, options, n_query):
+    """Equal to the same call on the last keys alone, whose positions are small."""
+    rng = np.random.default_rng(9)
+    key, value, bias = (sparse_bytes(2 * (LATE + 5)).view("f2") for _ in range(3))
+    for x in (key, value, bias):
+        x[-12:] = rng.standard_normal(12)
+    query = normal(rng, 1, n_query, 1)
+    common = {"is_causal": True, "window": (2, 0), "bias": bias[None]} | options
+    output = scaled_dot_product_attention(
+        query, key[None, :, None], value[None, :, None], query_offset=LATE, **common
+    )
+    first = key.size - 12
+    common["bias"] = bias[None, first:]
+    if "kv_lengths" in options:
+        common["kv_lengths"] = LATE + 1 - first
+    if "attn_mask" in options:
+        common["attn_mask"] = options["attn_mask"][:, first:]
+    near = [np.array(x[first:])[None, :, None] for x in (key, value)]
+    check(query, *near, query_offset=LATE - first, **common)
+    expected = oracle.attention(query, *near, query_offset=LATE - first, **common)
+    support.assert_output_near(output, expected)
+    assert np.isfinite(output).all()
 
 
 @pytest.mark.parametrize("n_key", [case(n, id=f"A28-{n}") for n in (1, K - 1, K, K + 1, 2 * K + 1)])
