@@ -96,6 +96,21 @@ def test_build_does_not_import_numpy(checkout, tmp_path, step):
 
 
 @sources
+@pytest.mark.parametrize("package", [case("cython", id="K13")])
+def test_next_major_version_of_the_compiler_does_not_change_the_build(package):
+    """Bounds on both sides, and of every C function it is said what an exception does."""
+    needed = re.search(r"requires = \[.*?\]", (ROOT / "pyproject.toml").read_text()).group()
+    assert re.search(rf'"{package}>=3[\d.]*,<4"', needed)
+    source = (ROOT / "attn_ext/_native.pyx").read_text()
+    functions = re.findall(r"^ *cdef [^=:(\n]*\([^()]*\)[^\n]*:$", source, re.M)
+    for block in re.findall(r"^cdef extern from .*?(?=\n\n\n)", source, re.M | re.S):
+        functions += re.findall(r"^ .*\(.*", block, re.M)
+    assert len(functions) > 20
+    for text in functions:
+        assert re.search(r"\) (noexcept|except)\b", text), text
+
+
+@sources
 @pytest.mark.skipif(sys.platform == "win32", reason="no variable names the compiler there")
 @pytest.mark.parametrize(
     "command", [case("build_ext", id="K11"), case("bdist_wheel", id="K11-whl")]
