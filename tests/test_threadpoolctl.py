@@ -56,13 +56,41 @@ def test_block_of_one_thread_does_not_leak_into_the_process():
 
 
 WITHOUT = """
-import sys
-sys.modules["threadpoolctl"] = None
+import sys, types
+class Broken(types.ModuleType):
+    LibController = object
+    def register(self, controller): raise AttributeError("of another version")
+sys.modules["threadpoolctl"] = {"absent": None, "old": types.ModuleType("threadpoolctl"),
+                                "broken": Broken("threadpoolctl")}[sys.argv[1]]
 import fast_attention
 print(fast_attention.backend())
 """
 
 
-def test_absence_is_no_error():
-    child = support.run_python(WITHOUT)
+@pytest.mark.parametrize("state", ["absent", "old", "broken"])
+def test_absence_is_no_error(state):
+    child = support.run_python(WITHOUT, state)
     assert child.stdout.strip() == fast_attention.backend(), child.stderr
+
+
+ORDER = """
+import importlib, sys
+first, second = map(importlib.import_module, sys.argv[1:3])
+import fast_attention as f
+import threadpoolctl
+f.set_num_threads(6)
+with threadpoolctl.threadpool_limits(2):
+    print(f.get_num_threads(), [i["num_threads"] for i in threadpoolctl.threadpool_info()
+                                if i["user_api"] == "fast_attention"])
+print(f.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize("backend", ["native", "numpy"])
+@pytest.mark.parametrize("names", [("threadpoolctl", "fast_attention"),
+                                   ("fast_attention", "threadpoolctl")])  # fmt: skip
+def test_limits_hold_whichever_is_imported_first(names, backend):
+    """On the NumPy backend there is nothing of this package to limit: its threads are of BLAS."""
+    child = support.run_python(ORDER, *names, FAST_ATTENTION_BACKEND=backend)
+    expected = "2 [2]\n6\n" if backend == "native" else "6 []\n6\n"
+    assert child.stdout == expected, child.stderr

@@ -20,9 +20,10 @@ def register_controller() -> None:
         return
     try:
         from threadpoolctl import LibController, register
-    except ImportError:  # absent, or older than 3.3
+
+        register(_controller(LibController, file))
+    except Exception:  # absent, older than 3.3, or broken: no reason not to compute
         return
-    register(_controller(LibController, file))
 
 
 def _is_native() -> bool:
