@@ -74,6 +74,9 @@ def test_process_ends_as_it_was_told_to(engine, scene, code):
 ENDLESS = {
     "tiles": "lambda: f.scaled_dot_product_attention(x[:4], key, key, num_threads=4)",
     "rows": "lambda: f.scaled_dot_product_attention(x[:4, :1], key, key, num_threads=4)",
+    "softmax": "lambda: f.logsumexp(np.broadcast_to(x[0, 0, :1], (4, 10_000_000_000)))",
+    "softmax across the lanes": "lambda: f.logsumexp("
+    "np.broadcast_to(x[0, 0, :64], (2, 2_000_000_000, 64)), axis=1)",
 }
 
 

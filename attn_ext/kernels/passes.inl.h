@@ -8,7 +8,10 @@
  * asks whether to go on. Elements of a stretch are counted in T, which is exact. */
 #define STRETCH (INT64_C(1) << 20)
 
-FA_INLINE int stopped_before(int64_t k) { return k > 0 && fa_pool_stopping(); }
+/* In place, what was written is read no more: such a task cannot run again. */
+FA_INLINE int stopped_before(int64_t k, int is_in_place) {
+    return k > 0 && (is_in_place ? fa_pool_stopping() : fa_pool_leaving());
+}
 
 /* In a narrow row every element is so close to the maximum that its exponential p is a normal
  * number, and p - q s in v_quotient is exact. The rest of a wide row is below 2^-92 (2^-865). */

@@ -10,6 +10,7 @@ typedef struct reduction {
     fa_axes x, y, where, output;
     int64_t n_row, n; /* rows, elements in each */
     int across;       /* rows in the lanes: the last outer axis is the contiguous one */
+    int is_in_place;  /* the result takes the place of an argument */
 } reduction;
 
 /* Whether every array steps through `axis` and the next one as through one longer axis. */
@@ -75,6 +76,7 @@ static reduction open_reduction(const fa_reduction *call) {
     const int last = r.n_outer + r.n_reduced - 1;
     r.across = r.n_outer > 0 && r.n_reduced > 0 && r.x.stride[r.n_outer - 1] == 1 &&
                r.x.stride[last] != 1 && r.shape[r.n_outer - 1] > 1 && r.n > 1;
+    r.is_in_place = r.output.data == r.x.data || r.output.data == r.y.data;
     return r;
 }
 

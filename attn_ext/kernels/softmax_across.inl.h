@@ -275,7 +275,8 @@ static void softmax_strip(strip *s) {
     const int64_t n = s->r->n;
     for (int w = 0; w < s->row; w++)
         s->max[w] = r_base(s->max[w]);
-    for (int64_t first = 0, end; first < n && !stopped_before(first); first = end) {
+    for (int64_t first = 0, end; first < n && !stopped_before(first, s->r->is_in_place);
+         first = end) {
         end = load_again(s, first);
         for (int64_t i = first; i < end; i++)
             add_lanes(s, i);
@@ -283,7 +284,8 @@ static void softmax_strip(strip *s) {
     tree_sum_of_lanes(s, s->a);
     for (int w = 0; w < s->row; w++)
         s->z[w] = 1 / s->a[w];
-    for (int64_t first = 0, end; first < n && !stopped_before(first); first = end) {
+    for (int64_t first = 0, end; first < n && !stopped_before(first, s->r->is_in_place);
+         first = end) {
         end = load_again(s, first);
         for (int64_t i = first; i < end; i++) {
             if (s->n_kept < n) /* loaded once more: the sums are not read again */
@@ -296,7 +298,8 @@ static void softmax_strip(strip *s) {
 
 static void log_strip(strip *s) {
     const int64_t n = s->r->n;
-    for (int64_t first = 0, end; first < n && !stopped_before(first); first = end) {
+    for (int64_t first = 0, end; first < n && !stopped_before(first, s->r->is_in_place);
+         first = end) {
         end = load_again(s, first);
         for (int64_t i = first; i < end; i++)
             add_other_lanes(s, i);
@@ -313,7 +316,8 @@ static void log_strip(strip *s) {
     for (int w = 0; w < s->width; w++)
         if (s->max[w] == REAL_INFINITY)
             s->a[w] = quiet_nan();
-    for (int64_t first = 0, end; first < n && !stopped_before(first); first = end) {
+    for (int64_t first = 0, end; first < n && !stopped_before(first, s->r->is_in_place);
+         first = end) {
         end = load_again(s, first);
         for (int64_t i = first; i < end; i++) {
             subtract_lanes(s, i);
@@ -325,13 +329,14 @@ static void log_strip(strip *s) {
 static void vjp_strip(strip *s) {
     const int64_t n = s->r->n;
     for (int64_t i = 0; i < n; i++) {
-        if (i % s->n_kept == 0 && stopped_before(i))
+        if (i % s->n_kept == 0 && stopped_before(i, s->r->is_in_place))
             return;
         load_element(s, i);
         add_product_lanes(s, i);
     }
     tree_sum_of_lanes(s, s->a);
-    for (int64_t first = 0, end; first < n && !stopped_before(first); first = end) {
+    for (int64_t first = 0, end; first < n && !stopped_before(first, s->r->is_in_place);
+         first = end) {
         end = load_again(s, first);
         for (int64_t i = first; i < end; i++) {
             multiply_lanes(s, i);
@@ -349,7 +354,7 @@ static void reduce_across(const reduction *r, int64_t first_row, real *scratch) 
         return;
     }
     for (int64_t i = 0; i < r->n; i++) {
-        if (i % s.n_kept == 0 && stopped_before(i))
+        if (i % s.n_kept == 0 && stopped_before(i, r->is_in_place))
             return;
         load_element(&s, i);
         extend(&s, i);

@@ -10,7 +10,8 @@
 #define REALS_AT_ONCE 4096 /* so that what one pass leaves is still in the cache for the next */
 
 typedef struct dense_rows {
-    int n_row, is_narrow; /* narrow: all of them */
+    int n_row, is_in_place;
+    int is_narrow; /* all of them */
     int64_t n;
     const real *x[ROWS_AT_ONCE];
     real *y[ROWS_AT_ONCE];
@@ -27,6 +28,7 @@ static int is_dense(const reduction *r) {
 
 static void open_dense_rows(const reduction *r, int64_t first, int n_row, dense_rows *d) {
     d->n_row = n_row;
+    d->is_in_place = r->is_in_place;
     d->n = r->n;
     for (int i = 0; i < n_row; i++) {
         const ptrdiff_t x = offset_of(r, &r->x, 0, r->n_outer, first + i);
@@ -49,7 +51,7 @@ FA_INLINE void find_extents(int64_t n, dense_rows *d) {
     fill_rest(d->n_row, v_set1(0), least);
     for (int i = 0; i < d->n_row; i++) {
         most[i] = v_set1(-REAL_INFINITY), least[i] = v_set1(REAL_INFINITY);
-        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+        for (int64_t k = 0; k < n && !stopped_before(k, d->is_in_place); k += STRETCH)
             extent_lanes(d->x[i] + k, min_i64(STRETCH, n - k), &most[i], &least[i]);
     }
     trees_of(0, d->n_row, most, d->max);
@@ -67,7 +69,7 @@ FA_INLINE void softmax_rows_as(int64_t n, int is_narrow, const dense_rows *d) {
     for (int i = 0; i < d->n_row; i++) {
         vec partial[PARTIAL_VECS];
         clear_partials(partial);
-        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+        for (int64_t k = 0; k < n && !stopped_before(k, d->is_in_place); k += STRETCH)
             add_exponentials_as(&d->constants, is_narrow, d->x[i] + k, d->y[i] + k,
                                 min_i64(STRETCH, n - k), r_base(d->max[i]), partial);
         whole[i] = add_partials(partial);
@@ -76,7 +78,7 @@ FA_INLINE void softmax_rows_as(int64_t n, int is_narrow, const dense_rows *d) {
     for (int i = 0; i < ROWS_AT_ONCE && i < d->n_row; i += VEC_LANES)
         v_store(inverse + i, v_div(v_set1(1), v_load(sum + i)));
     for (int i = 0; i < d->n_row; i++)
-        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+        for (int64_t k = 0; k < n && !stopped_before(k, d->is_in_place); k += STRETCH)
             divide_row(d->y[i] + k, min_i64(STRETCH, n - k), sum[i], inverse[i], is_narrow);
 }
 
@@ -87,7 +89,7 @@ FA_INLINE void log_rows_as(int64_t n, int is_narrow, fa_reduction_kind kind, con
     fill_rest(d->n_row, v_set1(0), whole);
     for (int i = 0; i < d->n_row; i++)
         clear_partials(partial[i]);
-    for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH) {
+    for (int64_t k = 0; k < n && !stopped_before(k, d->is_in_place); k += STRETCH) {
         for (int i = 0; i < d->n_row; i++)
             count[i] = add_others_as(&d->constants, is_narrow, d->x[i] + k, min_i64(STRETCH, n - k),
                                      d->max[i], partial[i]);
@@ -105,7 +107,7 @@ FA_INLINE void log_rows_as(int64_t n, int is_narrow, fa_reduction_kind kind, con
             put((char *)d->y[i], REAL_DTYPE, 0, log_sum(d->max[i], log1p[i]));
             continue;
         }
-        for (int64_t k = 0; k < n && !stopped_before(k); k += STRETCH)
+        for (int64_t k = 0; k < n && !stopped_before(k, d->is_in_place); k += STRETCH)
             subtract_row(d->x[i] + k, d->y[i] + k, min_i64(STRETCH, n - k), d->max[i], log1p[i]);
     }
 }
@@ -222,7 +224,7 @@ static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
     int64_t n_max = 0;
     const int is_softmax = r->call->kind == FA_SOFTMAX, is_short = r->n <= ROW_BUFFER;
     clear_partials(partial);
-    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i, r->is_in_place); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         load_row(r, row, i, count, b);
         const extent e = extent_of(b->x, count);
@@ -230,7 +232,7 @@ static row_state sum_row(const reduction *r, int64_t row, row_buffers *b) {
         state.extent.is_narrow = is_short && e.is_narrow;
     }
     const real max = state.extent.max;
-    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i, r->is_in_place); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i), is_narrow = state.extent.is_narrow;
         if (!is_short)
             load_row(r, row, i, count, b);
@@ -267,7 +269,7 @@ static void reduce_row(const reduction *r, int64_t row, row_buffers *b) {
         put(to, r->output.dtype, 0, log_sum(state.extent.max, state.log1p));
         return;
     }
-    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i, r->is_in_place); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         if (r->n > ROW_BUFFER)
             load_row(r, row, i, count, b);
@@ -284,13 +286,13 @@ static void load_gradient(const reduction *r, int64_t row, int64_t i, int count,
 static void vjp_row(const reduction *r, int64_t row, row_buffers *b) {
     vec partial[PARTIAL_VECS];
     clear_partials(partial);
-    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i, r->is_in_place); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         load_gradient(r, row, i, count, b);
         add_products(b->x, b->y, count, partial);
     }
     const vec sum = v_set1(tree_sum(partial));
-    for (int64_t i = 0; i < r->n && !stopped_before(i); i += ROW_BUFFER) {
+    for (int64_t i = 0; i < r->n && !stopped_before(i, r->is_in_place); i += ROW_BUFFER) {
         const int count = (int)min_i64(ROW_BUFFER, r->n - i);
         if (r->n > ROW_BUFFER)
             load_gradient(r, row, i, count, b);

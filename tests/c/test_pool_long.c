@@ -125,41 +125,40 @@ static void test_many_rounds_shorter_than_a_poll_are_stopped(void) {
 
 enum { N_HANDED = 20 };
 
-struct handed {
+static struct {
     volatile intptr_t n_helping, n_undone;
     intptr_t runs[N_HANDED]; /* to the end */
-};
+} handed;
 
 static void leave_or_wait_for_helpers(void *context, int64_t index, int worker) {
-    struct handed *handed = context;
     const int64_t end = fa_clock_ns() + FAR_NS;
+    (void)context;
     if (worker != 0) {
-        fa_atomic_add(&handed->n_helping, 1);
+        fa_atomic_add(&handed.n_helping, 1);
         while (!fa_pool_leaving())
             CHECK(fa_clock_ns() < end);
         CHECK(!fa_pool_stopping());
-        fa_atomic_add(&handed->n_undone, 1);
+        fa_atomic_add(&handed.n_undone, 1);
         return;
     }
-    while (fa_atomic_load(&handed->n_helping) < 2)
+    while (fa_atomic_load(&handed.n_helping) < 2)
         CHECK(fa_clock_ns() < end);
-    handed->runs[index]++;
+    handed.runs[index]++;
 }
 
-static void *run_and_be_left(void *handed) {
-    CHECK(fa_pool_run(leave_or_wait_for_helpers, handed, N_HANDED, 3, NULL, NULL) == FA_OK);
-    return NULL;
+static FA_THREAD_MAIN run_and_be_left(void *unused) {
+    (void)unused;
+    CHECK(fa_pool_run(leave_or_wait_for_helpers, NULL, N_HANDED, 3, NULL, NULL) == FA_OK);
+    return 0;
 }
 
 static void test_shutdown_hands_long_tasks_to_their_caller(void) {
-    struct handed handed;
-    pthread_t caller;
-    memset(&handed, 0, sizeof handed);
-    CHECK(pthread_create(&caller, NULL, run_and_be_left, &handed) == 0);
+    fa_thread caller;
+    CHECK(fa_thread_start(&caller, run_and_be_left) == 0);
     while (fa_atomic_load(&handed.n_helping) < 2)
         fa_pause();
     fa_pool_shutdown();
-    CHECK(pthread_join(caller, NULL) == 0);
+    fa_thread_join(caller);
     CHECK(handed.n_undone == 2);
     for (int i = 0; i < N_HANDED; i++)
         CHECK(handed.runs[i] == 1);
