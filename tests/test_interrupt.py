@@ -159,6 +159,34 @@ def test_handlers_of_the_program_decide_what_a_signal_does(native_engine):
     assert child.returncode == 0, child.stderr
 
 
+CALLING = """
+def handler(number, frame):
+    if inside:
+        inner.append((f.scaled_dot_product_attention(x, x, x, num_threads=3) == expected).all())
+        f.softmax(x)
+
+inside, inner = False, []
+wide = np.tile(x, (1, 12, 1))
+right = f.scaled_dot_product_attention(wide, wide, wide, num_threads=2)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+deadline = time.monotonic() + 60
+while len(inner) < 3:
+    inside = True
+    result = f.scaled_dot_product_attention(wide, wide, wide, num_threads=2)
+    inside = False
+    assert (result == right).all()
+    assert time.monotonic() < deadline
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert all(inner)
+"""
+
+
+def test_handler_that_makes_a_call_itself_disturbs_neither(native_engine):
+    child = support.run_python(COMMON + CALLING, *native_engine, "attention")
+    assert child.returncode == 0, child.stderr
+
+
 REPEATED = """
 def resident():
     with open("/proc/self/statm") as file:
