@@ -58,6 +58,9 @@ static int64_t product_of(const int64_t *shape, int n) {
     return product;
 }
 
+/* Fewer columns than a quarter of the lanes are faster one by one, along the lanes. */
+static int is_worth_lanes(int64_t n_column) { return n_column > 1 && n_column > VEC_LANES / 4; }
+
 static reduction open_reduction(const fa_reduction *call) {
     reduction r;
     memset(&r, 0, sizeof r);
@@ -75,7 +78,7 @@ static reduction open_reduction(const fa_reduction *call) {
     r.n_outer = join_axes(&r, 0, r.n_outer);
     const int last = r.n_outer + r.n_reduced - 1;
     r.across = r.n_outer > 0 && r.n_reduced > 0 && r.x.stride[r.n_outer - 1] == 1 &&
-               r.x.stride[last] != 1 && r.shape[r.n_outer - 1] > 1 && r.n > 1;
+               r.x.stride[last] != 1 && is_worth_lanes(r.shape[r.n_outer - 1]) && r.n > 1;
     r.is_in_place = r.output.data == r.x.data || r.output.data == r.y.data;
     return r;
 }
