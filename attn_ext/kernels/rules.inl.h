@@ -1,31 +1,6 @@
 /* What the options say about the scores of one panel and block: mask and bias, turned so that a
  * lane is a row, and the rules that make final scores of products.
  */
-#define BYTES 16
-#ifndef HAS_BYTES
-typedef struct bytes {
-    uint8_t byte[BYTES];
-} bytes;
-FA_INLINE bytes b_load(const void *p) {
-    bytes a;
-    memcpy(&a, p, sizeof a);
-    return a;
-}
-FA_INLINE void b_store(void *p, bytes a) { memcpy(p, &a, sizeof a); }
-FA_INLINE bytes zip_from(const uint8_t *a, const uint8_t *b) {
-    bytes zipped;
-    for (int i = 0; i < BYTES / 2; i++) {
-        zipped.byte[2 * i] = a[i];
-        zipped.byte[2 * i + 1] = b[i];
-    }
-    return zipped;
-}
-FA_INLINE bytes b_zip_low(bytes a, bytes b) { return zip_from(a.byte, b.byte); }
-FA_INLINE bytes b_zip_high(bytes a, bytes b) {
-    return zip_from(a.byte + BYTES / 2, b.byte + BYTES / 2);
-}
-#endif
-
 /* Lanes whose byte is 0. */
 #ifndef HAS_ZERO_BYTES
 FA_INLINE vmask m_zero_bytes(const uint8_t *p) {
@@ -86,26 +61,6 @@ static bytes load_bools(const char *row, ptrdiff_t step, int64_t n) {
     return b_load(bools);
 }
 
-/* BYTES keys of VEC_LANES rows to (BYTES, VEC_LANES): perfect shuffles until each is in its place.
- */
-FA_INLINE void transpose_bools(bytes r[VEC_LANES], uint8_t *to) {
-    FA_UNROLL
-    for (int n = 1; n < VEC_LANES; n *= 2) {
-        bytes zipped[VEC_LANES];
-        FA_UNROLL
-        for (int i = 0; i < VEC_LANES / 2; i++) {
-            zipped[2 * i] = b_zip_low(r[i], r[i + VEC_LANES / 2]);
-            zipped[2 * i + 1] = b_zip_high(r[i], r[i + VEC_LANES / 2]);
-        }
-        FA_UNROLL
-        for (int i = 0; i < VEC_LANES; i++)
-            r[i] = zipped[i];
-    }
-    FA_UNROLL
-    for (int i = 0; i < VEC_LANES; i++)
-        b_store(to + i * BYTES, r[i]);
-}
-
 FA_INLINE uint8_t *mask_at(const block *b, int v, int j) {
     return b->mask + (v * FA_KEY_BLOCK + j) * VEC_LANES;
 }
@@ -136,7 +91,7 @@ static void load_mask_plane(const tile *t, const block *b, int panel) {
                 r[i] = load_bools(row ? row + j * array->column : NULL, array->column,
                                   t->g->call->n_key - b->first_key - j);
             }
-            transpose_bools(r, mask_at(b, v, j));
+            transpose_bytes(r, mask_at(b, v, j));
         }
 }
 

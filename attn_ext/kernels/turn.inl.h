@@ -2,17 +2,62 @@
 
 /* An instruction set may have v_load_turned for rows of some types. */
 #ifndef TURNED_COLUMNS
-#define TURNED_COLUMNS VEC_LANES
+#define TURNED_COLUMNS(dtype) ((void)(dtype), VEC_LANES)
 #define TURNS_WHILE_LOADING(dtype) ((void)(dtype), 0)
 #define v_load_turned(dtype, p, row, r) ((void)0)
 #endif
 
-/* Columns of VEC_LANES rows, `row` bytes apart: how many at once, and as one vector each. */
-FA_INLINE int columns_turned(fa_dtype dtype) {
-    return TURNS_WHILE_LOADING(dtype) ? TURNED_COLUMNS : VEC_LANES;
+#define BYTES 16
+#ifndef HAS_BYTES
+typedef struct bytes {
+    uint8_t byte[BYTES];
+} bytes;
+FA_INLINE bytes b_load(const void *p) {
+    bytes a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+FA_INLINE void b_store(void *p, bytes a) { memcpy(p, &a, sizeof a); }
+FA_INLINE bytes zip_from(const uint8_t *a, const uint8_t *b) {
+    bytes zipped;
+    for (int i = 0; i < BYTES / 2; i++) {
+        zipped.byte[2 * i] = a[i];
+        zipped.byte[2 * i + 1] = b[i];
+    }
+    return zipped;
+}
+FA_INLINE bytes b_zip_low(bytes a, bytes b) { return zip_from(a.byte, b.byte); }
+FA_INLINE bytes b_zip_high(bytes a, bytes b) {
+    return zip_from(a.byte + BYTES / 2, b.byte + BYTES / 2);
+}
+#endif
+
+/* VEC_LANES rows of BYTES bytes to (BYTES, VEC_LANES): perfect shuffles until each is in its place.
+ */
+FA_INLINE void transpose_bytes(bytes r[VEC_LANES], void *to) {
+    FA_UNROLL
+    for (int n = 1; n < VEC_LANES; n *= 2) {
+        bytes zipped[VEC_LANES];
+        FA_UNROLL
+        for (int i = 0; i < VEC_LANES / 2; i++) {
+            zipped[2 * i] = b_zip_low(r[i], r[i + VEC_LANES / 2]);
+            zipped[2 * i + 1] = b_zip_high(r[i], r[i + VEC_LANES / 2]);
+        }
+        FA_UNROLL
+        for (int i = 0; i < VEC_LANES; i++)
+            r[i] = zipped[i];
+    }
+    FA_UNROLL
+    for (int i = 0; i < VEC_LANES; i++)
+        b_store((char *)to + i * BYTES, r[i]);
 }
 
-FA_INLINE void turn_columns(fa_dtype dtype, const char *p, ptrdiff_t row, vec *t) {
+/* Columns of VEC_LANES rows, `row` bytes apart: how many at once, and as one vector each. */
+FA_INLINE int columns_turned(fa_dtype dtype) {
+    return TURNS_WHILE_LOADING(dtype) ? TURNED_COLUMNS(dtype) : VEC_LANES;
+}
+
+FA_INLINE void turn_columns(fa_dtype dtype, const char *p, ptrdiff_t row, vec t[VEC_LANES]) {
     if (TURNS_WHILE_LOADING(dtype)) {
         v_load_turned(dtype, p, row, t);
         return;

@@ -89,13 +89,13 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
 
 /* Four columns of 8 rows of float32, `row` bytes apart, turned while they are loaded: halves of
  * rows i and i + 4 meet in one register, which saves a third of the shuffles. */
-#define TURNED_COLUMNS 4
+#define TURNED_COLUMNS(dtype) ((void)(dtype), 4)
 #define TURNS_WHILE_LOADING(dtype) ((dtype) == FA_FLOAT32)
 FA_INLINE vec v_load_halves(const char *p, ptrdiff_t row) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const real *)p)),
                                 _mm_loadu_ps((const real *)(p + 4 * row)), 1);
 }
-FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec r[TURNED_COLUMNS]) {
+FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec *r) {
     (void)dtype;
     const vec a = v_load_halves(p, row), b = v_load_halves(p + row, row);
     const vec c = v_load_halves(p + 2 * row, row), d = v_load_halves(p + 3 * row, row);

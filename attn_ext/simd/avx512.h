@@ -98,47 +98,63 @@ FA_INLINE void v_transpose(vec r[VEC_LANES]) {
         turn_quarters(q[c], r + 4 * c);
 }
 
-/* Four columns of 16 rows, turned while they are loaded: quarters of rows i, i + 4, i + 8 and i +
- * 12 meet in one register by masked loads, which leaves half of the shuffles and needs few
- * registers. Rows of any type: they are `row` bytes apart, and are widened once four of them have
- * met. */
-#define TURNED_COLUMNS 4
+/* Columns of 16 rows, `row` bytes apart, turned while they are loaded. Of float32 and 16 bits
+ * eight: halves of rows i and i + 4 meet in one register, as do those of rows i + 8 and i + 12, are
+ * widened, and three of four shuffles are left. Of int8 sixteen: they are turned as bytes. */
+#define TURNED_COLUMNS(dtype) ((dtype) == FA_INT8 ? 16 : 8)
 #define TURNS_WHILE_LOADING(dtype) ((void)(dtype), 1)
-FA_INLINE vec v_load_quarters_f32(const char *p, ptrdiff_t row) {
-    vec q = _mm512_castps128_ps512(_mm_loadu_ps((const float *)p));
-    q = _mm512_mask_broadcast_f32x4(q, 0x00f0, _mm_loadu_ps((const float *)(p + 4 * row)));
-    q = _mm512_mask_broadcast_f32x4(q, 0x0f00, _mm_loadu_ps((const float *)(p + 8 * row)));
-    return _mm512_mask_broadcast_f32x4(q, 0xf000, _mm_loadu_ps((const float *)(p + 12 * row)));
+FA_INLINE vec v_load_halves(fa_dtype dtype, const char *p, const char *q) {
+    if (dtype == FA_FLOAT32)
+        return _mm512_castpd_ps(
+            _mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_loadu_pd((const double *)p)),
+                               _mm256_loadu_pd((const double *)q), 1));
+    const __m256i x =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
+                                _mm_loadu_si128((const __m128i *)q), 1);
+    if (dtype == FA_FLOAT16)
+        return _mm512_cvtph_ps(x);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
-FA_INLINE __m128i load_8_bytes(const char *p) { return _mm_loadl_epi64((const __m128i *)p); }
-FA_INLINE __m256i load_quarters_of_16_bits(const char *p, ptrdiff_t row) {
-    __m256i q = _mm256_castsi128_si256(load_8_bytes(p));
-    q = _mm256_mask_broadcastq_epi64(q, 0x2, load_8_bytes(p + 4 * row));
-    q = _mm256_mask_broadcastq_epi64(q, 0x4, load_8_bytes(p + 8 * row));
-    return _mm256_mask_broadcastq_epi64(q, 0x8, load_8_bytes(p + 12 * row));
+FA_INLINE __m512i load_quarters_of_bytes(const char *p, ptrdiff_t row) {
+    __m512i q = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)p));
+    q = _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(p + 4 * row)), 1);
+    q = _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(p + 8 * row)), 2);
+    return _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(p + 12 * row)), 3);
 }
-FA_INLINE vec v_load_quarters_f16(const char *p, ptrdiff_t row) {
-    return _mm512_cvtph_ps(load_quarters_of_16_bits(p, row));
-}
-FA_INLINE vec v_load_quarters_bf16(const char *p, ptrdiff_t row) {
-    const __m512i x = _mm512_cvtepu16_epi32(load_quarters_of_16_bits(p, row));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-}
-FA_INLINE vec v_load_quarters_i8(const char *p, ptrdiff_t row) {
-    int32_t four[4]; /* int8 of a row */
+FA_INLINE void v_load_turned_i8(const char *p, ptrdiff_t row, vec r[16]) {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i q[4], pair[4], four[4]; /* four[c]: columns 4c .. 4c + 3, four rows in each 32 bits */
+    int8_t column[16][16];
     for (int i = 0; i < 4; i++)
-        memcpy(&four[i], p + 4 * i * row, sizeof four[i]);
-    const __m128i q = _mm_setr_epi32(four[0], four[1], four[2], four[3]);
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
+        q[i] = load_quarters_of_bytes(p + i * row, row);
+    for (int i = 0; i < 2; i++) {
+        pair[i] = _mm512_unpacklo_epi8(q[2 * i], q[2 * i + 1]);
+        pair[i + 2] = _mm512_unpackhi_epi8(q[2 * i], q[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        four[2 * i] = _mm512_unpacklo_epi16(pair[2 * i], pair[2 * i + 1]);
+        four[2 * i + 1] = _mm512_unpackhi_epi16(pair[2 * i], pair[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; i++) /* through memory: a load widens what a shuffle had to extract */
+        _mm512_storeu_si512(column[4 * i], _mm512_permutexvar_epi32(order, four[i]));
+    for (int k = 0; k < 16; k++)
+        r[k] = v_widen_i8(column[k]);
 }
-FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec r[TURNED_COLUMNS]) {
-    vec q[4];
-    for (int i = 0; i < 4; i++)
-        q[i] = dtype == FA_FLOAT32    ? v_load_quarters_f32(p + i * row, row)
-               : dtype == FA_FLOAT16  ? v_load_quarters_f16(p + i * row, row)
-               : dtype == FA_BFLOAT16 ? v_load_quarters_bf16(p + i * row, row)
-                                      : v_load_quarters_i8(p + i * row, row);
-    turn_quarters(q, r);
+FA_INLINE void v_load_turned(fa_dtype dtype, const char *p, ptrdiff_t row, vec *r) {
+    vec q[4], half[2][4]; /* half[h][c]: columns c and c + 4 of rows 8 h and on */
+    if (dtype == FA_INT8) {
+        v_load_turned_i8(p, row, r);
+        return;
+    }
+    for (int h = 0; h < 2; h++) {
+        for (int i = 0; i < 4; i++)
+            q[i] = v_load_halves(dtype, p + (8 * h + i) * row, p + (8 * h + i + 4) * row);
+        turn_quarters(q, half[h]);
+    }
+    for (int c = 0; c < 4; c++) {
+        r[c] = _mm512_shuffle_f32x4(half[0][c], half[1][c], 0x88);
+        r[c + 4] = _mm512_shuffle_f32x4(half[0][c], half[1][c], 0xdd);
+    }
 }
 
 /* Halves of a and b next to each other, then added or compared: see v_trees in passes.inl.h. */
