@@ -197,6 +197,16 @@ def _views() -> Iterator[Case]:
             base=plain.name,
             targets=targets(torch=1.25, base=1 / 0.95),
         )
+    yield full(
+        name="heads-8-1024-64-bfloat16",
+        about="all of it in bfloat16, which some processors multiply in hardware",
+        group="forward",
+        n_head=8,
+        n_query=1024,
+        n_key=1024,
+        d_head=64,
+        cache_dtype="bfloat16",
+    )
 
 
 def _decode() -> Iterator[Case]:
