@@ -20,7 +20,7 @@
 struct asker {
     fa_poll poll;
     void *context;
-    int64_t next_ns;
+    int64_t next_ns; /* 0: nobody has looked at the clock, which tiny calls need not do */
     fa_fpmode mode;
     int stopped;
     struct run *run; /* that others help with, or NULL */
@@ -98,8 +98,13 @@ static int n_fork_now(void) { return 0; }
 static FA_THREAD_LOCAL struct asker *asking; /* of the innermost call of this thread */
 
 static int told_to_stop(struct asker *asker) {
-    if (asker->stopped || asker->poll == NULL || fa_clock_ns() < asker->next_ns)
+    if (asker->stopped || asker->poll == NULL)
         return asker->stopped;
+    const int64_t now = fa_clock_ns();
+    if (asker->next_ns == 0)
+        asker->next_ns = now + POLL_NS;
+    if (now < asker->next_ns)
+        return 0;
     const int n_fork = n_fork_now();
     fa_fpmode_set(asker->mode);
     asker->stopped = asker->poll(asker->context) != 0;
@@ -116,7 +121,7 @@ static int told_to_stop(struct asker *asker) {
 
 static void run_alone(fa_task task, void *context, int64_t first, int64_t end,
                       struct asker *asker) {
-    for (int64_t i = first; i < end && !told_to_stop(asker); i++)
+    for (int64_t i = first; i < end && !(i > first && told_to_stop(asker)); i++)
         task(context, i, 0);
 }
 
@@ -345,8 +350,6 @@ fa_status fa_pool_run_rounds(fa_task task, fa_settle settle, void *context, int6
     const int nested = outer != NULL || is_helping();
     struct asker asker = {.poll = nested ? NULL : poll, .context = poll_context};
     asker.mode = fa_fpmode_enter();
-    if (asker.poll != NULL)
-        asker.next_ns = fa_clock_ns() + POLL_NS;
     asking = &asker;
     for (int64_t first = 0; first < n_task && !asker.stopped; first += n_round) {
         const int64_t end = n_task - first > n_round ? first + n_round : n_task;

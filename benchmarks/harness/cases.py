@@ -200,7 +200,7 @@ def _views() -> Iterator[Case]:
     yield full(
         name="heads-8-1024-64-bfloat16",
         about="all of it in bfloat16, which some processors multiply in hardware",
-        group="forward",
+        group="views",
         n_head=8,
         n_query=1024,
         n_key=1024,
