@@ -1,6 +1,7 @@
 /* What the options say about the scores of one panel and block: mask and bias, turned so that a
  * lane is a row, and the rules that make final scores of products.
  */
+
 /* Lanes whose byte is 0. */
 #ifndef HAS_ZERO_BYTES
 FA_INLINE vmask m_zero_bytes(const uint8_t *p) {
@@ -51,7 +52,7 @@ static void load_bias(const tile *t, const block *b, int panel) {
         transpose_rows(to + lane, rows + lane, array->dtype, n, array->column);
 }
 
-/* Bools 0 .. n of a row, `step` bytes apart, of which 16 are used; NULL has none. */
+/* The first BYTES of a row of n bools, `step` bytes apart, False past its end; NULL has none. */
 static bytes load_bools(const char *row, ptrdiff_t step, int64_t n) {
     char bools[BYTES] = {0};
     if (row && step == 1 && n >= BYTES)
