@@ -14,12 +14,6 @@
 #include <unistd.h>
 #endif
 
-#if defined(__has_feature) && !defined(__SANITIZE_THREAD__)
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ /* as GCC says it */
-#endif
-#endif
-
 enum { MAX_TASK = 100000, N_CALLER = 12 }; /* more callers than slots in the pool's table */
 
 #define FORK_SECONDS 20             /* a child that hangs is killed after this */
