@@ -314,11 +314,13 @@ static void check_stack_size(void *context, int64_t index, int worker) {
     size_t size = 0;
     (void)context;
     (void)index;
+    work_for(SHORT_NS);
+    if (worker == 0) /* musl would look for the end of the first stack, under QEMU without end */
+        return;
     CHECK(pthread_getattr_np(pthread_self(), &attributes) == 0);
     CHECK(pthread_attr_getstacksize(&attributes, &size) == 0);
     pthread_attr_destroy(&attributes);
-    CHECK(worker == 0 || (size >= FA_STACK_SIZE && size <= 2 * FA_STACK_SIZE));
-    work_for(SHORT_NS);
+    CHECK(size >= FA_STACK_SIZE && size <= 2 * FA_STACK_SIZE);
 }
 #endif
 
