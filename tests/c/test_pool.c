@@ -350,14 +350,14 @@ static int64_t processor_ns(void) {
 
 static void test_threads_without_work_sleep(void) {
     const struct timespec gap = {0, GAP_NS};
-    int64_t idle = 0;
+    int n_busy = 0; /* a loaded machine may charge for some gaps, threads that spin fill most */
     for (int i = 0; i < N_GAP; i++) {
         CHECK(fa_pool_run(last, &(struct long_run){0, 0, 0}, 8, 4, NULL, NULL) == FA_OK);
-        idle -= processor_ns();
+        const int64_t before = processor_ns();
         nanosleep(&gap, NULL);
-        idle += processor_ns();
+        n_busy += processor_ns() - before > IDLE_NS;
     }
-    CHECK(idle < N_GAP * IDLE_NS);
+    CHECK(n_busy <= N_GAP / 2);
 }
 
 /* --- Fork --- */
