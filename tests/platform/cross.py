@@ -36,7 +36,7 @@ TARGETS = {
     "riscv64-linux-musl": "qemu-riscv64-static",
     "s390x-linux-gnu.2.17": None,
     "s390x-linux-musl": "qemu-s390x-static",  # big-endian
-    "powerpc64le-linux-gnu.2.19": None,
+    "powerpc64le-linux-gnu.2.32": None,  # the first with the long double of Clang's printf
     "powerpc64le-linux-musl": "qemu-ppc64le-static",
     "x86-linux-musl": "qemu-i386-static -cpu max",  # sizes of 32 bits
     "arm-linux-musleabihf": "qemu-arm-static",
