@@ -89,4 +89,23 @@ static inline uint16_t fa_bf16_from_f64(double x) {
     return sign | fa_narrow_normal(magnitude, 7, 127);
 }
 
+/* From float32 to the same bits, without a branch: compilers make vectors of a loop over them. */
+static inline uint16_t fa_f16_from_f32(float x) {
+    const uint32_t bits = fa_bits_f32(x), magnitude = bits & 0x7fffffffu;
+    const uint32_t odd = (magnitude >> 13) & 1u;
+    const uint32_t normal = ((magnitude + 0xfffu + odd) >> 13) - (112u << 10);
+    /* the last place of numbers from 0.5 to 1 is 2^-24, as that of subnormals */
+    const uint32_t half = fa_bits_f32(0.5f);
+    const uint32_t subnormal = fa_bits_f32(fa_f32_from_bits(magnitude) + 0.5f) - half;
+    const uint32_t finite = magnitude < (113u << 23) ? subnormal : normal;
+    const uint32_t number = magnitude < 0x477ff000u ? finite : 0x7c00u; /* 65520, as above */
+    return (uint16_t)(magnitude > 0x7f800000u ? 0x7e00u : number | (bits >> 16 & 0x8000u));
+}
+
+static inline uint16_t fa_bf16_from_f32(float x) {
+    const uint32_t bits = fa_bits_f32(x);
+    const uint32_t number = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : number);
+}
+
 #endif

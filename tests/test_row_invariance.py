@@ -7,7 +7,7 @@ import oracle
 import pytest
 import support
 
-from fast_attention import _backend, scaled_dot_product_attention, threads
+from fast_attention import _backend, explain, scaled_dot_product_attention, threads
 
 K = oracle.KEY_BLOCK
 BATCH, HEADS, KV_HEADS, N_QUERY, N_KEY, D, DV = 3, 4, 2, 150, 2 * K + 21, 24, 20
@@ -129,6 +129,28 @@ def test_number_of_threads_does_not_change_a_bit(native_engine, dtypes, options)
         support.assert_same_bits(attend(given, num_threads=n), whole)
     with threads(2):
         support.assert_same_bits(attend(given), whole)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "mask", "nan"])
+def test_size_of_a_tile_does_not_change_a_bit(native_engine, name):
+    tile = support.tile_rows(native_engine, "float32")
+    rng = np.random.default_rng(5)
+    n = 4 * tile + 75
+    query, key, value = (support.normal(rng, n, 2, D).swapaxes(0, 1) for _ in range(3))
+    options = {"causal": {"is_causal": True}, "mask": {"attn_mask": rng.random((n, n)) < 0.7}}
+    if name == "nan":
+        value[1, n - 70, 3] = np.nan
+        options[name] = {"is_causal": True}
+    given = {"query": query, "key": key, "value": value, **options.get(name, {})}
+    dense = given | {"key": key.copy(), "value": value.copy()}
+    sizes = {explain(**call, num_threads=k).rows_per_task for call in (given, dense) for k in (1, 9)}
+    assert min(sizes) == tile
+    assert max(sizes) == 4 * tile
+    whole = attend(dense, num_threads=1)
+    for threads_allowed in (1, 2, 9):
+        support.assert_same_bits(attend(given, num_threads=threads_allowed), whole)
+    part = attend(query_rows(given, 3 * tile + 1, n))
+    assert_rows_equal(part, whole, np.s_[:, 3 * tile + 1 :])
 
 
 @every_call

@@ -41,6 +41,11 @@ static row_view plane(const fa_attention *call, const fa_array *array, int64_t b
     return view;
 }
 
+/* Whether rows of n_column reals stand one behind the other. */
+FA_INLINE int has_dense_reals(const row_view *view, int64_t n_column) {
+    return view->dtype == REAL_DTYPE && view->column == 1 && view->row == n_column;
+}
+
 FA_INLINE const char *row_at(const row_view *view, ptrdiff_t i) {
     return view->data + i * view->row * (ptrdiff_t)dtype_size(view->dtype);
 }
@@ -114,11 +119,20 @@ FA_INLINE real quiet_nan(void) {
 #endif
 }
 
-/* One rounding to the output type, one NaN, no negative zero. */
+/* One rounding to float16 or bfloat16, one NaN, no negative zero. */
+FA_INLINE uint16_t narrow(fa_dtype dtype, real x) {
+#if FA_REAL_BITS == 32
+    const uint16_t h = dtype == FA_FLOAT16 ? fa_f16_from_f32(x) : fa_bf16_from_f32(x);
+#else
+    const uint16_t h = dtype == FA_FLOAT16 ? fa_f16_from_f64(x) : fa_bf16_from_f64(x);
+#endif
+    return h == 0x8000u ? 0 : h;
+}
+
+/* The same to any type. */
 FA_INLINE void put(char *row, fa_dtype dtype, ptrdiff_t i, real x) {
     if (dtype == FA_FLOAT16 || dtype == FA_BFLOAT16) {
-        const uint16_t h = dtype == FA_FLOAT16 ? fa_f16_from_f64(x) : fa_bf16_from_f64(x);
-        ((uint16_t *)row)[i] = h == 0x8000u ? 0 : h;
+        ((uint16_t *)row)[i] = narrow(dtype, x);
     } else {
         const real clean = x == x ? x : quiet_nan();
         if (dtype == FA_FLOAT32)

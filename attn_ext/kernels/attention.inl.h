@@ -12,9 +12,17 @@
  * there is little to compute, a panel has less work per row. */
 #define TINY_REALS 512
 
+/* A tile with costly blocks is as large as its queries and outputs stay in the second cache. */
+#define TILE_BYTES (512 << 10)
+/* Keys and values up to here stay there too, from one tile to the next. */
+#define NEAR_BYTES (1 << 20)
+
+#define TASKS_PER_THREAD 16 /* so many are shared evenly whatever their sizes */
+
 typedef struct attention_job {
     const fa_attention *call;
     int is_few;
+    int n_panel;    /* of a tile, at most */
     int64_t n_tile; /* per group */
     real *scratch;
     size_t scratch_reals; /* per worker */
@@ -27,7 +35,8 @@ static void attention_task(void *context, int64_t index, int worker) {
     if (job->is_few)
         run_few(&g, scratch);
     else /* last tile first: under a causal mask it has most to do */
-        run_tile(&g, (job->n_tile - 1 - index % job->n_tile) * TILE_ROWS, scratch);
+        run_tile(&g, (job->n_tile - 1 - index % job->n_tile) * job->n_panel * PANEL, job->n_panel,
+                 scratch);
 }
 
 /* Whether the rows of a group are for few.inl.h. */
@@ -93,19 +102,48 @@ static fa_status attend_by_segments(const fa_attention *call, int64_t n_group, i
     return status;
 }
 
+/* Whether a tile pays for each block of keys and values: they are copied, or come from afar. */
+static int has_costly_blocks(const fa_attention *call) {
+    const group g = open_group(call, 0);
+    const double columns = (double)call->d_head + (double)call->d_value;
+    return !has_dense_reals(&g.key, call->d_head) || !has_dense_reals(&g.value, call->d_value) ||
+           (double)call->n_key * columns * sizeof(real) > NEAR_BYTES;
+}
+
+static int64_t tiles_of(int64_t rows, int n_panel) {
+    return (rows + n_panel * PANEL - 1) / (n_panel * PANEL);
+}
+
+/* Panels of a tile: more of them share a block, fewer leave more tasks to the threads. */
+static int panels_of_tile(const fa_attention *call, int64_t n_group, int64_t rows) {
+    if (rows <= TILE_ROWS)
+        return (int)tiles_of(rows, 1);
+    if (!has_costly_blocks(call))
+        return TILE_PANELS;
+    const double columns = (double)call->d_head + (double)call->d_value;
+    const int n_thread = worthwhile_threads(call, INT64_MAX);
+    const int64_t least = n_thread > 1 ? (int64_t)n_thread * TASKS_PER_THREAD : 0;
+    int n = TILE_PANELS;
+    while (n < LARGE_TILE_PANELS && 2 * n * PANEL * columns * sizeof(real) <= TILE_BYTES &&
+           n_group * tiles_of(rows, 2 * n) >= least)
+        n *= 2;
+    return n;
+}
+
 static fa_status attend_by_rows(const fa_attention *call, int64_t n_group, int64_t rows) {
-    attention_job job = {.call = call, .n_tile = (rows + TILE_ROWS - 1) / TILE_ROWS};
-    job.is_few = is_few(call, rows);
+    attention_job job = {.call = call, .is_few = is_few(call, rows)};
+    job.n_panel = panels_of_tile(call, n_group, rows);
+    job.n_tile = job.is_few ? 1 : tiles_of(rows, job.n_panel);
     const int64_t n_task = n_group * job.n_tile;
     const int n_worker = worthwhile_threads(call, n_task);
-    const double scratch = job.is_few ? few_reals(call) : tile_reals(call);
+    const double scratch = job.is_few ? few_reals(call) : tile_reals(call, job.n_panel);
     if (is_too_large((double)n_worker * scratch))
         return FA_NO_MEMORY;
     job.scratch_reals = whole_lines(scratch);
     const size_t n_byte = (size_t)n_worker * job.scratch_reals * sizeof(real) + 64;
     if (call->plan) {
-        *call->plan = (fa_plan){job.is_few ? "few" : "tile", min_i64(rows, TILE_ROWS), n_task,
-                                n_worker, n_byte};
+        *call->plan = (fa_plan){job.is_few ? "few" : "tile", min_i64(rows, job.n_panel * PANEL),
+                                n_task, n_worker, n_byte};
         return FA_OK;
     }
     char *memory;

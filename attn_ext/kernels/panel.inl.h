@@ -119,13 +119,14 @@ FA_INLINE void add_columns(int n_column, int n_panel, const tile *t, const block
     const row_sums sums = multiply_rows(
         n_column, n_panel, b->value + d * b->value_step + b->first * b->value_row, b->value_step,
         b->value_row, b->scores + b->first * PANEL, FA_KEY_BLOCK * PANEL, b->end - b->first);
+    const int is_first = b->is_first;
     const ptrdiff_t next_panel = PANEL * (ptrdiff_t)t->g->call->d_value;
     for (int m = 0; m < n_column; m++)
         for (int w = 0; w < n_panel * PANEL_VECS; w++) {
             const int panel = w / PANEL_VECS, lane = w % PANEL_VECS * VEC_LANES;
             real *o = out + panel * next_panel + (d + m) * PANEL + lane;
-            v_store(o, v_fma(v_load(o), v_load(b[panel].alpha + lane),
-                             sums.c[m * n_panel * PANEL_VECS + w]));
+            const vec sum = sums.c[m * n_panel * PANEL_VECS + w];
+            v_store(o, is_first ? sum : v_fma(v_load(o), v_load(b[panel].alpha + lane), sum));
         }
 }
 
@@ -161,7 +162,7 @@ FA_NOINLINE void add_visible_values(const tile *t, const block *b, real *out) {
                 sum = v_select(v_eq(v_load(t->visible + at), v_set1(0)), sum, next);
             }
             real *o = out + d * PANEL + v * VEC_LANES;
-            v_store(o, v_fma(v_load(o), v_load(b->alpha + v * VEC_LANES), sum));
+            v_store(o, b->is_first ? sum : v_fma(v_load(o), v_load(b->alpha + v * VEC_LANES), sum));
         }
 }
 
@@ -256,7 +257,7 @@ static void attend_pair(const tile *t, const block pair[2], int panel) {
 
 /* What panel `panel` makes of a block, and the next one if two may be taken at once; returns how
  * many these are. */
-static int attend_panels(const tile *t, const block *b, int panel, int64_t end_of_block) {
+static int attend_panels(tile *t, const block *b, int panel, int64_t end_of_block) {
     const int n = panel + PANELS_AT_ONCE <= t->n_panel ? PANELS_AT_ONCE : 1;
     block part[2];
     for (int i = 0; i < n; i++) {
@@ -269,9 +270,12 @@ static int attend_panels(const tile *t, const block *b, int panel, int64_t end_o
         panel_range(t, panel + i, end_of_block, &part[i]);
         if (t->g->call->mask.data && part[i].first < part[i].end)
             load_mask(t, &part[i], panel + i);
+        part[i].is_first = !t->has_sums[panel + i];
+        t->has_sums[panel + i] |= part[i].first < part[i].end;
     }
     if (n == 2 && part[0].first == part[1].first && part[0].end == part[1].end &&
-        part[0].first < part[0].end && !t->careful && !t->g->key_scale.data) {
+        part[0].first < part[0].end && part[0].is_first == part[1].is_first && !t->careful &&
+        !t->g->key_scale.data) {
         attend_pair(t, part, panel);
         return n;
     }

@@ -65,6 +65,17 @@ FA_INLINE vec v_clean(vec x) {
     return v_select(v_eq(x, x), v_add(x, v_set1(0)), v_set1(quiet_nan()));
 }
 
+/* A function of its own with a length that it does not know: GCC makes vectors of these loops, and
+ * single numbers of a loop over VEC_LANES that it unrolls. */
+FA_NOINLINE void narrow_row(uint16_t *FA_RESTRICT to, fa_dtype dtype, const real *from, int n) {
+    if (dtype == FA_FLOAT16)
+        for (int i = 0; i < n; i++)
+            to[i] = narrow(FA_FLOAT16, from[i]);
+    else
+        for (int i = 0; i < n; i++)
+            to[i] = narrow(FA_BFLOAT16, from[i]);
+}
+
 /* n <= VEC_LANES columns from d on of a row, `step` elements apart, rounded once to its type. */
 FA_INLINE void store_columns(char *row, fa_dtype dtype, ptrdiff_t step, ptrdiff_t d, int n, vec x) {
     if (dtype == REAL_DTYPE && step == 1) {
@@ -77,6 +88,9 @@ FA_INLINE void store_columns(char *row, fa_dtype dtype, ptrdiff_t step, ptrdiff_
     }
     real lanes[VEC_LANES];
     v_store(lanes, x);
-    for (int i = 0; i < n; i++)
-        put(row, dtype, (d + i) * step, lanes[i]);
+    if (step == 1 && (dtype == FA_FLOAT16 || dtype == FA_BFLOAT16))
+        narrow_row((uint16_t *)row + d, dtype, lanes, n);
+    else
+        for (int i = 0; i < n; i++)
+            put(row, dtype, (d + i) * step, lanes[i]);
 }

@@ -1,6 +1,6 @@
 /* Attention for many query rows: queries in the vector lanes, keys one after another.
  *
- * A tile is TILE_PANELS panels of PANEL rows of a group. Per block of keys and per panel:
+ * A tile is some panels of PANEL rows of a group. Per block of keys and per panel:
  *     scores (n_key, PANEL)  = K . Q^T * factor           microkernel.inl.h
  *     probabilities          = exp2(t - max)              vertical: one lane is one row
  *     sums (d_value, PANEL)  = sums * alpha + V^T . P     microkernel.inl.h
@@ -9,10 +9,11 @@
  */
 
 /* Numbers that place_tile takes; double, so that what no memory holds does not wrap around. */
-static double tile_reals(const fa_attention *call) {
-    const double rows = TILE_ROWS, d = (double)call->d_head, dv = (double)call->d_value;
-    return rows * (d + 2 * dv + 4) + (1 + 3 * PANELS_AT_ONCE) * FA_KEY_BLOCK * PANEL +
-           FA_KEY_BLOCK * (d + dv) + 2 * PANELS_AT_ONCE * PANEL;
+static double tile_reals(const fa_attention *call, int n_panel) {
+    const double rows = n_panel * PANEL, d = (double)call->d_head, dv = (double)call->d_value;
+    return rows * (d + 2 * dv + 4 + sizeof(row_rule) / sizeof(real)) +
+           (1 + 3 * PANELS_AT_ONCE) * FA_KEY_BLOCK * PANEL + FA_KEY_BLOCK * (d + dv) +
+           2 * PANELS_AT_ONCE * PANEL;
 }
 
 FA_INLINE real *take(real **from, size_t n) {
@@ -21,31 +22,33 @@ FA_INLINE real *take(real **from, size_t n) {
     return p;
 }
 
-static void place_tile(tile *t, const group *g, real *scratch) {
+static void place_tile(tile *t, const group *g, int n_panel, real *scratch) {
     const size_t d = (size_t)g->call->d_head, dv = (size_t)g->call->d_value;
+    const size_t rows = (size_t)n_panel * PANEL;
     t->g = g;
-    t->query = take(&scratch, TILE_ROWS * d);
+    t->rule = (row_rule *)take(&scratch, rows * sizeof(row_rule) / sizeof(real));
+    t->query = take(&scratch, rows * d);
     t->scores = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
     t->mask = (uint8_t *)take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL / sizeof(real));
     t->bias = take(&scratch, PANELS_AT_ONCE * FA_KEY_BLOCK * PANEL);
     t->visible = take(&scratch, FA_KEY_BLOCK * PANEL);
     t->alpha = take(&scratch, PANELS_AT_ONCE * PANEL);
     t->block_max = take(&scratch, PANELS_AT_ONCE * PANEL);
-    t->segment.max = take(&scratch, TILE_ROWS);
-    t->segment.sum = take(&scratch, TILE_ROWS);
-    t->total.max = take(&scratch, TILE_ROWS);
-    t->total.sum = take(&scratch, TILE_ROWS);
-    t->segment.out = take(&scratch, TILE_ROWS * dv);
-    t->total.out = take(&scratch, TILE_ROWS * dv);
+    t->segment.max = take(&scratch, rows);
+    t->segment.sum = take(&scratch, rows);
+    t->total.max = take(&scratch, rows);
+    t->total.sum = take(&scratch, rows);
+    t->segment.out = take(&scratch, rows * dv);
+    t->total.out = take(&scratch, rows * dv);
     t->key = take(&scratch, FA_KEY_BLOCK * d);
     t->value = take(&scratch, FA_KEY_BLOCK * dv);
 }
 
-static void load_tile(tile *t, int64_t first_row) {
+static void load_tile(tile *t, int64_t first_row, int n_panel) {
     const fa_attention *call = t->g->call;
     const char *rows[VEC_LANES];
     t->first_row = first_row;
-    t->n_row = (int)min_i64(TILE_ROWS, t->g->n_row - first_row);
+    t->n_row = (int)min_i64(n_panel * PANEL, t->g->n_row - first_row);
     t->n_panel = (t->n_row + PANEL - 1) / PANEL;
     for (int i = 0; i < t->n_panel * PANEL; i++) {
         if (i < t->n_row)
@@ -64,20 +67,25 @@ static void load_tile(tile *t, int64_t first_row) {
         open_panel_keys(t, panel);
 }
 
-static void clear_state(softmax_state *s, int n_panel, int64_t d_value) {
+static void clear_sums(softmax_state *s, int first_panel, int n_panel, int64_t d_value) {
+    const size_t panel_reals = (size_t)d_value * PANEL;
+    memset(s->out + (size_t)first_panel * panel_reals, 0,
+           sizeof(real) * (size_t)n_panel * panel_reals);
+}
+
+/* All but out, which the first block of a panel sets. */
+static void open_state(softmax_state *s, int n_panel) {
     for (int i = 0; i < n_panel * PANEL; i++) {
         s->max[i] = -REAL_INFINITY;
         s->sum[i] = 0;
     }
-    memset(s->out, 0, sizeof(real) * (size_t)(n_panel * PANEL) * (size_t)d_value);
 }
 
 /* Rows of K or V as reals: the caller's memory where that is fast, else a dense copy of the block.
  */
 static const real *block_rows(const row_view *view, int64_t first, int64_t n, int64_t n_column,
                               int n_panel, real *copy, ptrdiff_t *row, ptrdiff_t *step) {
-    const int dense = view->column == 1 && view->row == n_column;
-    if (view->dtype == REAL_DTYPE && (dense || n_panel <= 2)) {
+    if (has_dense_reals(view, n_column) || (view->dtype == REAL_DTYPE && n_panel <= 2)) {
         *row = view->row;
         *step = view->column;
         return (const real *)row_at(view, first);
@@ -136,14 +144,17 @@ static int attend_tile(tile *t) {
     int64_t first = range.first;
     const int64_t end = range.end;
     int n_segment = 0;
-    if (first >= end)
-        clear_state(&t->total, t->n_panel, call->d_value);
+    if (first >= end) {
+        open_state(&t->total, t->n_panel);
+        clear_sums(&t->total, 0, t->n_panel, call->d_value);
+    }
     while (first < end) {
         if (n_segment > 0 && fa_pool_leaving())
             return 0;
         const int64_t segment = segment_of_key(call, first);
         const int64_t stop = min_i64(end, first_key_of_segment(call, segment + 1));
-        clear_state(&t->segment, t->n_panel, call->d_value);
+        open_state(&t->segment, t->n_panel);
+        memset(t->has_sums, 0, sizeof t->has_sums);
         for (first -= first % FA_KEY_BLOCK; first < stop; first += FA_KEY_BLOCK) {
             const int64_t end_of_block = min_i64(stop, first + FA_KEY_BLOCK);
             block b = open_block(t, first, end_of_block);
@@ -151,6 +162,9 @@ static int attend_tile(tile *t) {
             for (int panel = 0; panel < t->n_panel;)
                 panel += attend_panels(t, &b, panel, end_of_block);
         }
+        for (int panel = 0; panel < t->n_panel; panel++)
+            if (!t->has_sums[panel])
+                clear_sums(&t->segment, panel, 1, call->d_value);
         first = stop;
         if (n_segment++ == 0) { /* merging into nothing changes nothing */
             const softmax_state done = t->segment;
@@ -227,11 +241,27 @@ static void write_weights(const tile *t) {
     }
 }
 
-/* Output and lse of up to VEC_LANES rows, one per lane; columns are turned back into rows. */
+/* Up to VEC_LANES rows of the output, one per lane of total (d_value, PANEL), turned into rows. */
+FA_INLINE void write_columns(fa_dtype dtype, ptrdiff_t step, char *const *to, int n_row,
+                             const real *total, ptrdiff_t n, vec alpha, vec sum, vec live) {
+    const vec inverse_sum = v_div(v_set1(1), sum);
+    for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
+        const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
+        vec x[VEC_LANES];
+        for (int k = 0; k < VEC_LANES; k++)
+            x[k] = k < width ? v_load(total + (d + k) * PANEL) : v_set1(1);
+        outputs_of(VEC_LANES, x, alpha, sum, inverse_sum, live);
+        v_transpose(x);
+        for (int i = 0; i < n_row; i++)
+            store_columns(to[i], dtype, step, d, width, x[i]);
+    }
+}
+
+/* Output and lse of up to VEC_LANES rows. */
 static void write_rows(const tile *t, int row) {
     const group *g = t->g;
     const int n_row = (int)min_i64(VEC_LANES, t->n_row - row);
-    const ptrdiff_t n = (ptrdiff_t)g->call->d_value;
+    const ptrdiff_t n = (ptrdiff_t)g->call->d_value, step = g->output.column;
     const real *total = t->total.out + (ptrdiff_t)(row / PANEL * PANEL) * n + row % PANEL;
     real alphas[VEC_LANES] = {0}, sums[VEC_LANES] = {0}, lives[VEC_LANES] = {0};
     char *to[VEC_LANES];
@@ -244,23 +274,22 @@ static void write_rows(const tile *t, int row) {
         to[i] = row_of(&g->output, rule->query, rule->head);
     }
     const vec alpha = v_load(alphas), sum = v_load(sums), live = v_load(lives);
-    const vec inverse_sum = v_div(v_set1(1), sum);
-    for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
-        const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
-        vec x[VEC_LANES];
-        for (int k = 0; k < VEC_LANES; k++)
-            x[k] = k < width ? v_load(total + (d + k) * PANEL) : v_set1(1);
-        outputs_of(VEC_LANES, x, alpha, sum, inverse_sum, live);
-        v_transpose(x);
-        for (int i = 0; i < n_row; i++)
-            store_columns(to[i], g->output.dtype, g->output.column, d, width, x[i]);
-    }
+    const fa_dtype dtype = step == 1 ? g->output.dtype : FA_BOOL; /* of loops of their own */
+    if (dtype == REAL_DTYPE)
+        write_columns(REAL_DTYPE, 1, to, n_row, total, n, alpha, sum, live);
+    else if (dtype == FA_FLOAT16)
+        write_columns(FA_FLOAT16, 1, to, n_row, total, n, alpha, sum, live);
+    else if (dtype == FA_BFLOAT16)
+        write_columns(FA_BFLOAT16, 1, to, n_row, total, n, alpha, sum, live);
+    else
+        write_columns(g->output.dtype, step, to, n_row, total, n, alpha, sum, live);
 }
 
-static void run_tile(const group *g, int64_t first_row, real *scratch) {
+/* Up to n_panel panels of rows. */
+static void run_tile(const group *g, int64_t first_row, int n_panel, real *scratch) {
     tile t;
-    place_tile(&t, g, scratch);
-    load_tile(&t, first_row);
+    place_tile(&t, g, n_panel, scratch);
+    load_tile(&t, first_row, n_panel);
     t.careful = 0;
     if (!attend_tile(&t))
         return;

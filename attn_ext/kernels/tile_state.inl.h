@@ -3,12 +3,13 @@
  * A panel is PANEL query rows, one per lane. Arrays are named with their shapes; (.., PANEL) is
  * always dense.
  */
-#define TILE_PANELS 4
+#define TILE_PANELS 4        /* at most, where rows of keys and values are near and dense */
+#define LARGE_TILE_PANELS 16 /* at most, where each block that is copied has a price */
 #define TILE_ROWS (TILE_PANELS * PANEL)
 
 typedef struct softmax_state {
-    real *max, *sum; /* (TILE_PANELS, PANEL): m and l */
-    real *out;       /* (TILE_PANELS, d_value, PANEL): o */
+    real *max, *sum; /* (n_panel, PANEL): m and l */
+    real *out;       /* (n_panel, d_value, PANEL): o */
 } softmax_state;
 
 typedef struct tile {
@@ -16,7 +17,8 @@ typedef struct tile {
     int64_t first_row;
     int n_row, n_panel;
     int careful;             /* select values by visibility: after a result that is not finite */
-    real *query;             /* (TILE_PANELS, d_head, PANEL) */
+    row_rule *rule;          /* (n_panel, PANEL) */
+    real *query;             /* (n_panel, d_head, PANEL) */
     real *scores;            /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL): t, then p, then w */
     uint8_t *mask;           /* (PANELS_AT_ONCE, PANEL_VECS, FA_KEY_BLOCK, VEC_LANES), of a block */
     real *bias;              /* (PANELS_AT_ONCE, FA_KEY_BLOCK, PANEL), of a block */
@@ -24,8 +26,8 @@ typedef struct tile {
     real *alpha, *block_max; /* (PANELS_AT_ONCE, PANEL) */
     real *key, *value;       /* (FA_KEY_BLOCK, d_head or d_value): a widened block */
     softmax_state segment, total;
-    row_rule rule[TILE_ROWS];
-    key_range seen_by_some[TILE_PANELS], seen_by_all[TILE_PANELS]; /* rows of the panel */
+    int has_sums[LARGE_TILE_PANELS]; /* whether the segment's out of a panel is set */
+    key_range seen_by_some[LARGE_TILE_PANELS], seen_by_all[LARGE_TILE_PANELS]; /* rows of a panel */
 } tile;
 
 /* The keys of one block as one panel sees them; indices count from the block's first key. */
@@ -34,6 +36,7 @@ typedef struct block {
     int first, end;  /* keys to compute: some row of the panel may see them */
     int needs_range; /* some row does not see all of them */
     int needs_mask;
+    int is_first;            /* of the segment for its panel: there are no older sums */
     real *scores, *bias;     /* (FA_KEY_BLOCK, PANEL) */
     uint8_t *mask;           /* (PANEL_VECS, FA_KEY_BLOCK, VEC_LANES) */
     real *alpha, *block_max; /* (PANEL,) */
