@@ -38,7 +38,7 @@ FA_INLINE row_sums multiply_rows(int n_row, int n_panel, const real *a, ptrdiff_
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < n_vec; v++)
             sums.c[m * n_vec + v] = v_set1(0);
-    for (ptrdiff_t k = 0; k < n_step; k++) {
+    for (const real *const end = b + n_step * PANEL; b < end; b += PANEL) {
         vec lanes[2 * PANEL_VECS];
         for (int v = 0; v < n_vec; v++)
             lanes[v] = v_load(b + v / PANEL_VECS * next_panel + v % PANEL_VECS * VEC_LANES);
@@ -49,7 +49,6 @@ FA_INLINE row_sums multiply_rows(int n_row, int n_panel, const real *a, ptrdiff_
         }
         a += a_step;
         a6 += a_step;
-        b += PANEL;
     }
     return sums;
 }
