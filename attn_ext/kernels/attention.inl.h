@@ -12,12 +12,9 @@
  * there is little to compute, a panel has less work per row. */
 #define TINY_REALS 512
 
-/* A tile with costly blocks is as large as its queries and outputs stay in the second cache. */
-#define TILE_BYTES (512 << 10)
-/* Keys and values up to here stay there too, from one tile to the next. */
-#define NEAR_BYTES (1 << 20)
-
-#define TASKS_PER_THREAD 16 /* so many are shared evenly whatever their sizes */
+#define TILE_BYTES (256 << 10) /* of queries and outputs, at most: they stay in the second cache \
+                                */
+#define TASKS_PER_THREAD 16    /* at least: so many are shared evenly whatever their sizes */
 
 typedef struct attention_job {
     const fa_attention *call;
@@ -102,23 +99,21 @@ static fa_status attend_by_segments(const fa_attention *call, int64_t n_group, i
     return status;
 }
 
-/* Whether a tile pays for each block of keys and values: they are copied, or come from afar. */
-static int has_costly_blocks(const fa_attention *call) {
-    const group g = open_group(call, 0);
-    const double columns = (double)call->d_head + (double)call->d_value;
-    return !has_dense_reals(&g.key, call->d_head) || !has_dense_reals(&g.value, call->d_value) ||
-           (double)call->n_key * columns * sizeof(real) > NEAR_BYTES;
+/* Whether each tile copies the blocks of keys or values. */
+static int copies_blocks(const fa_attention *call) {
+    const row_view key = plane(call, &call->key, 0, 0), value = plane(call, &call->value, 0, 0);
+    return !has_dense_reals(&key, call->d_head) || !has_dense_reals(&value, call->d_value);
 }
 
 static int64_t tiles_of(int64_t rows, int n_panel) {
     return (rows + n_panel * PANEL - 1) / (n_panel * PANEL);
 }
 
-/* Panels of a tile: more of them share a block, fewer leave more tasks to the threads. */
+/* Panels of a tile: more of them share the copy of a block, fewer leave more tasks to threads. */
 static int panels_of_tile(const fa_attention *call, int64_t n_group, int64_t rows) {
     if (rows <= TILE_ROWS)
         return (int)tiles_of(rows, 1);
-    if (!has_costly_blocks(call))
+    if (!copies_blocks(call))
         return TILE_PANELS;
     const double columns = (double)call->d_head + (double)call->d_value;
     const int n_thread = worthwhile_threads(call, INT64_MAX);

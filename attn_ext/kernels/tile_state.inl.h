@@ -3,8 +3,8 @@
  * A panel is PANEL query rows, one per lane. Arrays are named with their shapes; (.., PANEL) is
  * always dense.
  */
-#define TILE_PANELS 4        /* at most, where rows of keys and values are near and dense */
-#define LARGE_TILE_PANELS 16 /* at most, where each block that is copied has a price */
+#define TILE_PANELS 4        /* at most, where keys and values are read where they are */
+#define LARGE_TILE_PANELS 16 /* at most, where each tile copies their blocks */
 #define TILE_ROWS (TILE_PANELS * PANEL)
 
 typedef struct softmax_state {
