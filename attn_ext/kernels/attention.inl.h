@@ -12,9 +12,10 @@
  * there is little to compute, a panel has less work per row. */
 #define TINY_REALS 512
 
-#define TILE_BYTES (256 << 10) /* of queries and outputs, at most: they stay in the second cache \
-                                */
-#define TASKS_PER_THREAD 16    /* at least: so many are shared evenly whatever their sizes */
+#define TILE_BYTES \
+    (256 << 10)             /* of queries and outputs, at most: they stay in the second cache \
+                             */
+#define TASKS_PER_THREAD 16 /* at least: so many are shared evenly whatever their sizes */
 
 typedef struct attention_job {
     const fa_attention *call;

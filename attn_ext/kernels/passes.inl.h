@@ -141,11 +141,20 @@ FA_INLINE void exponentials(const exp_words *c, int n, const vec *x, vec from, i
         e[v] = v_drop(v_lt(d[v], v_set1(NARROW)), e[v]);
 }
 
+/* Asks for what is `ahead` bytes behind n vectors, unless that is 0. Exponentials leave the memory
+ * idle, and the next rows come from there. */
+FA_INLINE void ask_ahead(int n, const real *x, ptrdiff_t ahead) {
+    const int line = 64 / sizeof(real) > VEC_LANES ? 64 / sizeof(real) : VEC_LANES;
+    for (int k = 0; ahead != 0 && k < n * VEC_LANES; k += line)
+        FA_PREFETCH((const char *)((uintptr_t)(x + k) + (uintptr_t)ahead));
+}
+
 /* The next n vectors of a row that has `left` reals left: p = exp(x - from), added to the sums. */
-FA_INLINE void add_next(const exp_words *c, int n, const real *x, real *p, int64_t left, vec from,
-                        int is_narrow, vec sum[PARTIAL_VECS]) {
+FA_INLINE void add_next(const exp_words *c, int n, const real *x, real *p, int64_t left,
+                        ptrdiff_t ahead, vec from, int is_narrow, vec sum[PARTIAL_VECS]) {
     const int is_end = left < n * VEC_LANES;
     vec e[EXP_AT_ONCE];
+    ask_ahead(n, x, ahead);
     for (int v = 0; v < n; v++)
         e[v] = load_or(x + v * VEC_LANES, left - v * VEC_LANES, -REAL_INFINITY);
     exponentials(c, n, e, from, is_narrow, is_end, e);
@@ -156,10 +165,12 @@ FA_INLINE void add_next(const exp_words *c, int n, const real *x, real *p, int64
 }
 
 /* The sum of the same without the elements equal to the maximum, which are counted. */
-FA_INLINE void add_next_others(const exp_words *c, int n, const real *x, int64_t left, vec max,
-                               int is_narrow, vec sum[PARTIAL_VECS], vec count[PARTIAL_VECS]) {
+FA_INLINE void add_next_others(const exp_words *c, int n, const real *x, int64_t left,
+                               ptrdiff_t ahead, vec max, int is_narrow, vec sum[PARTIAL_VECS],
+                               vec count[PARTIAL_VECS]) {
     const int is_end = left < n * VEC_LANES;
     vec at[EXP_AT_ONCE], e[EXP_AT_ONCE];
+    ask_ahead(n, x, ahead);
     for (int v = 0; v < n; v++)
         at[v] = load_or(x + v * VEC_LANES, left - v * VEC_LANES, -REAL_INFINITY);
     exponentials(c, n, at, max, is_narrow, is_end, e);
@@ -178,22 +189,23 @@ FA_INLINE void add_next_others(const exp_words *c, int n, const real *x, int64_t
 #define SHORT_STEP (SHORT_VECS * VEC_LANES)
 
 FA_INLINE void add_exponentials_as(const exp_words *c, int is_narrow, const real *x, real *p,
-                                   int64_t n, real base, vec partial[PARTIAL_VECS]) {
+                                   int64_t n, ptrdiff_t ahead, real base,
+                                   vec partial[PARTIAL_VECS]) {
     const vec from = v_set1(base);
     vec sum[PARTIAL_VECS];
     int64_t k = 0;
     for (int v = 0; v < PARTIAL_VECS; v++)
         sum[v] = partial[v];
     for (; k + LONG_STEP <= n; k += LONG_STEP)
-        add_next(c, EXP_AT_ONCE, x + k, p + k, LONG_STEP, from, is_narrow, sum);
+        add_next(c, EXP_AT_ONCE, x + k, p + k, LONG_STEP, ahead, from, is_narrow, sum);
     if (HAS_SHORT_STEP && k + SHORT_STEP <= n) {
-        add_next(c, SHORT_VECS, x + k, p + k, SHORT_STEP, from, is_narrow, sum);
+        add_next(c, SHORT_VECS, x + k, p + k, SHORT_STEP, ahead, from, is_narrow, sum);
         k += SHORT_STEP;
     }
     for (; k + PARTIALS <= n; k += PARTIALS)
-        add_next(c, PARTIAL_VECS, x + k, p + k, PARTIALS, from, is_narrow, sum);
+        add_next(c, PARTIAL_VECS, x + k, p + k, PARTIALS, ahead, from, is_narrow, sum);
     if (n % PARTIALS != 0)
-        add_next(c, PARTIAL_VECS, x + k, p + k, n - k, from, is_narrow, sum);
+        add_next(c, PARTIAL_VECS, x + k, p + k, n - k, ahead, from, is_narrow, sum);
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = sum[v];
 }
@@ -202,15 +214,15 @@ FA_INLINE void add_exponentials_as(const exp_words *c, int is_narrow, const real
 FA_INLINE void add_exponentials(const exp_words *c, const real *x, real *p, int64_t n, real base,
                                 int is_narrow, vec partial[PARTIAL_VECS]) {
     if (is_narrow)
-        add_exponentials_as(c, 1, x, p, n, base, partial);
+        add_exponentials_as(c, 1, x, p, n, 0, base, partial);
     else
-        add_exponentials_as(c, 0, x, p, n, base, partial);
+        add_exponentials_as(c, 0, x, p, n, 0, base, partial);
 }
 
 /* Adds exp(x - max) of the elements below the maximum to the partial sums; returns, in lanes, how
  * many are equal to it. */
-FA_INLINE vec add_others_as(const exp_words *c, int is_narrow, const real *x, int64_t n, real max,
-                            vec partial[PARTIAL_VECS]) {
+FA_INLINE vec add_others_as(const exp_words *c, int is_narrow, const real *x, int64_t n,
+                            ptrdiff_t ahead, real max, vec partial[PARTIAL_VECS]) {
     const vec from = v_set1(max);
     vec sum[PARTIAL_VECS], count[PARTIAL_VECS];
     int64_t k = 0;
@@ -218,15 +230,15 @@ FA_INLINE vec add_others_as(const exp_words *c, int is_narrow, const real *x, in
     for (int v = 0; v < PARTIAL_VECS; v++)
         sum[v] = partial[v];
     for (; k + LONG_STEP <= n; k += LONG_STEP)
-        add_next_others(c, EXP_AT_ONCE, x + k, LONG_STEP, from, is_narrow, sum, count);
+        add_next_others(c, EXP_AT_ONCE, x + k, LONG_STEP, ahead, from, is_narrow, sum, count);
     if (HAS_SHORT_STEP && k + SHORT_STEP <= n) {
-        add_next_others(c, SHORT_VECS, x + k, SHORT_STEP, from, is_narrow, sum, count);
+        add_next_others(c, SHORT_VECS, x + k, SHORT_STEP, ahead, from, is_narrow, sum, count);
         k += SHORT_STEP;
     }
     for (; k + PARTIALS <= n; k += PARTIALS)
-        add_next_others(c, PARTIAL_VECS, x + k, PARTIALS, from, is_narrow, sum, count);
+        add_next_others(c, PARTIAL_VECS, x + k, PARTIALS, ahead, from, is_narrow, sum, count);
     if (n % PARTIALS != 0)
-        add_next_others(c, PARTIAL_VECS, x + k, n - k, from, is_narrow, sum, count);
+        add_next_others(c, PARTIAL_VECS, x + k, n - k, ahead, from, is_narrow, sum, count);
     for (int v = 0; v < PARTIAL_VECS; v++)
         partial[v] = sum[v];
     return add_partials(count);
@@ -234,8 +246,8 @@ FA_INLINE vec add_others_as(const exp_words *c, int is_narrow, const real *x, in
 
 FA_INLINE vec add_others(const exp_words *c, const real *x, int64_t n, real max, int is_narrow,
                          vec partial[PARTIAL_VECS]) {
-    return is_narrow ? add_others_as(c, 1, x, n, max, partial)
-                     : add_others_as(c, 0, x, n, max, partial);
+    return is_narrow ? add_others_as(c, 1, x, n, 0, max, partial)
+                     : add_others_as(c, 0, x, n, 0, max, partial);
 }
 
 /* a = log1p(r) of ARITHMETIC.md from the sums of the others, n rows; -inf marks an empty row. */

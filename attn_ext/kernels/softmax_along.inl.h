@@ -8,11 +8,13 @@
 
 #define ROWS_AT_ONCE (VEC_LANES > 8 ? VEC_LANES : 8)
 #define REALS_AT_ONCE 4096 /* so that what one pass leaves is still in the cache for the next */
+#define REALS_AHEAD 65536  /* rows up to here are asked for while those before them are computed */
 
 typedef struct dense_rows {
     int n_row, is_in_place;
     int is_narrow; /* all of them */
     int64_t n;
+    ptrdiff_t ahead; /* bytes from x to the next rows, 0 if there are none to ask for */
     const real *x[ROWS_AT_ONCE];
     real *y[ROWS_AT_ONCE];
     real max[ROWS_AT_ONCE];
@@ -26,8 +28,11 @@ static int is_dense(const reduction *r) {
            (r->call->kind == FA_LOGSUMEXP || r->output.stride[r->n_outer] == 1);
 }
 
-static void open_dense_rows(const reduction *r, int64_t first, int n_row, dense_rows *d) {
+/* Rows first .. first + n_row; those after them, up to end, come next. */
+static void open_dense_rows(const reduction *r, int64_t first, int n_row, int64_t end,
+                            dense_rows *d) {
     d->n_row = n_row;
+    d->ahead = 0;
     d->is_in_place = r->is_in_place;
     d->n = r->n;
     for (int i = 0; i < n_row; i++) {
@@ -36,6 +41,10 @@ static void open_dense_rows(const reduction *r, int64_t first, int n_row, dense_
         d->x[i] = (const real *)element_at(&r->x, x);
         d->y[i] = (real *)element_at(&r->output, y);
     }
+    if (first + n_row < end && r->n <= REALS_AHEAD)
+        d->ahead = (offset_of(r, &r->x, 0, r->n_outer, first + n_row) -
+                    offset_of(r, &r->x, 0, r->n_outer, first)) *
+                   (ptrdiff_t)sizeof(real);
 }
 
 /* For rows that do not exist, so that trees are always those of whole vectors of rows. */
@@ -71,7 +80,7 @@ FA_INLINE void softmax_rows_as(int64_t n, int is_narrow, const dense_rows *d) {
         clear_partials(partial);
         for (int64_t k = 0; k < n && !stopped_before(k, d->is_in_place); k += STRETCH)
             add_exponentials_as(&d->constants, is_narrow, d->x[i] + k, d->y[i] + k,
-                                min_i64(STRETCH, n - k), r_base(d->max[i]), partial);
+                                min_i64(STRETCH, n - k), d->ahead, r_base(d->max[i]), partial);
         whole[i] = add_partials(partial);
     }
     trees_of(1, d->n_row, whole, sum);
@@ -92,7 +101,7 @@ FA_INLINE void log_rows_as(int64_t n, int is_narrow, fa_reduction_kind kind, con
     for (int64_t k = 0; k < n && !stopped_before(k, d->is_in_place); k += STRETCH) {
         for (int i = 0; i < d->n_row; i++)
             count[i] = add_others_as(&d->constants, is_narrow, d->x[i] + k, min_i64(STRETCH, n - k),
-                                     d->max[i], partial[i]);
+                                     d->ahead, d->max[i], partial[i]);
         fill_rest(d->n_row, v_set1(0), count);
         trees_of(1, d->n_row, count, counted);
         for (int i = 0; i < d->n_row; i++)
@@ -145,7 +154,7 @@ static void reduce_dense_rows(const reduction *r, int64_t first, int64_t end) {
     dense_rows d;
     load_exp_words(&d.constants);
     for (; first < end; first += at_once) {
-        open_dense_rows(r, first, (int)min_i64(at_once, end - first), &d);
+        open_dense_rows(r, first, (int)min_i64(at_once, end - first), end, &d);
         if (r->n == 32)
             reduce_rows_of_32(r->call->kind, &d);
         else if (r->n == 64)
