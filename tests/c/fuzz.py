@@ -37,9 +37,14 @@ CLASSES = {"scalar": "unfused", "sse2": "unfused", "avx2": "fused", "avx512": "f
 SMALLER = {
     "fa.h": {"FA_SEGMENT": "2"},
     "kernels/attention.inl.h": {"WORK_PER_THREAD": "2e3", "TINY_REALS": "64"},
+    "kernels/tile_state.inl.h": {"TILE_PANELS": "2"},
     "kernels/few_split.inl.h": {"SEGMENTS_PER_THREAD": "2"},
     "kernels/reduction.inl.h": {"ELEMENTS_PER_TASK": "256", "ELEMENTS_PER_THREAD": "100.0"},
-    "kernels/softmax_along.inl.h": {"ROW_BUFFER": "64", "REALS_AT_ONCE": "128"},
+    "kernels/softmax_along.inl.h": {
+        "ROW_BUFFER": "64",
+        "REALS_AT_ONCE": "128",
+        "REALS_AHEAD": "256",
+    },
     "kernels/softmax_across.inl.h": {"STRIP_REALS": "((int64_t)2560)"},
     "kernels/passes.inl.h": {"STRETCH": "64"},
 }
