@@ -11,7 +11,7 @@
 /* Numbers that place_tile takes; double, so that what no memory holds does not wrap around. */
 static double tile_reals(const fa_attention *call, int n_panel) {
     const double rows = n_panel * PANEL, d = (double)call->d_head, dv = (double)call->d_value;
-    return rows * (d + 2 * dv + 4 + sizeof(row_rule) / sizeof(real)) +
+    return rows * (d + 2 * dv + 4) + rows * sizeof(row_rule) / sizeof(real) +
            (1 + 3 * PANELS_AT_ONCE) * FA_KEY_BLOCK * PANEL + FA_KEY_BLOCK * (d + dv) +
            2 * PANELS_AT_ONCE * PANEL;
 }
