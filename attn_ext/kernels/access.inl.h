@@ -50,6 +50,12 @@ FA_INLINE const char *row_at(const row_view *view, ptrdiff_t i) {
     return view->data + i * view->row * (ptrdiff_t)dtype_size(view->dtype);
 }
 
+FA_INLINE void prefetch_row(const row_view *view, int64_t i, ptrdiff_t row_bytes) {
+    const char *row = row_at(view, (ptrdiff_t)i);
+    for (ptrdiff_t at = 0; at < row_bytes; at += 64)
+        FA_PREFETCH_FAR(row + at);
+}
+
 /* float64 to T; a finite value that does not fit saturates, so it never turns into a mask. */
 FA_INLINE real narrow_saturating(double x) {
     const real r = (real)x;

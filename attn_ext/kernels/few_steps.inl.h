@@ -29,12 +29,6 @@ typedef struct few {
  */
 #define BYTES_AHEAD 4096 /* of values */
 
-FA_INLINE void prefetch_row(const row_view *view, int64_t i, ptrdiff_t row_bytes) {
-    const char *row = row_at(view, (ptrdiff_t)i);
-    for (ptrdiff_t at = 0; at < row_bytes; at += 64)
-        FA_PREFETCH_FAR(row + at);
-}
-
 /* The cache lines of rows of `size` bytes, one after another. */
 typedef struct row_lines {
     const char *row;

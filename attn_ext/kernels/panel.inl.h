@@ -1,5 +1,14 @@
 /* One panel of a tile against one block of keys: scores, softmax, values. See tile.inl.h. */
 
+/* Asks for rows first .. end of the next block, those of n_ahead, between two products: all of them
+ * at once would wait for each other. */
+FA_INLINE void ask_for_rows(const block *b, const row_view *view, int64_t n_column, int64_t first,
+                            int64_t end) {
+    const ptrdiff_t row_bytes = (ptrdiff_t)n_column * (ptrdiff_t)dtype_size(view->dtype);
+    for (int64_t i = first; i < min_i64(end, b->n_ahead); i++)
+        prefetch_row(view, b->first_key + FA_KEY_BLOCK + i, row_bytes);
+}
+
 /* ---- scores ---- */
 
 /* Plain: the score is the product times the factor and nothing else. b: one block for each of the
@@ -10,6 +19,7 @@ FA_INLINE void score_rows(int n_row, int n_panel, int is_plain, const tile *t, c
     const real *key_scale = is_plain ? NULL : scale_of_key(&t->g->key_scale, b->first_key + j);
     const ptrdiff_t scale_step = t->g->key_scale.column, d = (ptrdiff_t)t->g->call->d_head;
     const int is_final = !is_plain && rules->form.softcap == 0 && has_rules(rules);
+    ask_for_rows(b, &t->g->key, d, j, j + n_row);
     const row_sums dot = multiply_rows(n_row, n_panel, b->key + j * b->key_row, b->key_row,
                                        b->key_step, query, PANEL * d, d);
     FA_UNROLL
@@ -116,11 +126,14 @@ FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
 
 FA_INLINE void add_columns(int n_column, int n_panel, const tile *t, const block *b, real *out,
                            ptrdiff_t d) {
+    const ptrdiff_t n = (ptrdiff_t)t->g->call->d_value;
+    if (b->n_ahead > 0) /* an even share of them */
+        ask_for_rows(b, &t->g->value, n, b->n_ahead * d / n, b->n_ahead * (d + n_column) / n);
     const row_sums sums = multiply_rows(
         n_column, n_panel, b->value + d * b->value_step + b->first * b->value_row, b->value_step,
         b->value_row, b->scores + b->first * PANEL, FA_KEY_BLOCK * PANEL, b->end - b->first);
     const int is_first = b->is_first;
-    const ptrdiff_t next_panel = PANEL * (ptrdiff_t)t->g->call->d_value;
+    const ptrdiff_t next_panel = PANEL * n;
     for (int m = 0; m < n_column; m++)
         for (int w = 0; w < n_panel * PANEL_VECS; w++) {
             const int panel = w / PANEL_VECS, lane = w % PANEL_VECS * VEC_LANES;

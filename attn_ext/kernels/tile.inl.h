@@ -137,6 +137,15 @@ static void merge_segment(const tile *t) {
     }
 }
 
+/* Rows of the next block that are worth asking for: those that no other tile reads come from afar.
+ */
+static int rows_ahead(const tile *t, int64_t next_key, int64_t end) {
+    const group *g = t->g;
+    if (t->n_row < g->n_row || g->key.column != 1 || g->value.column != 1)
+        return 0;
+    return (int)min_i64(FA_KEY_BLOCK, end - next_key);
+}
+
 /* Returns 0 if told to stop. */
 static int attend_tile(tile *t) {
     const fa_attention *call = t->g->call;
@@ -159,7 +168,8 @@ static int attend_tile(tile *t) {
             const int64_t end_of_block = min_i64(stop, first + FA_KEY_BLOCK);
             block b = open_block(t, first, end_of_block);
             open_values(t, &b, end_of_block);
-            for (int panel = 0; panel < t->n_panel;)
+            b.n_ahead = rows_ahead(t, end_of_block, stop);
+            for (int panel = 0; panel < t->n_panel; b.n_ahead = 0)
                 panel += attend_panels(t, &b, panel, end_of_block);
         }
         for (int panel = 0; panel < t->n_panel; panel++)
