@@ -12,10 +12,11 @@
  * there is little to compute, a panel has less work per row. */
 #define TINY_REALS 512
 
-#define TILE_BYTES \
-    (256 << 10)             /* of queries and outputs, at most: they stay in the second cache \
-                             */
-#define TASKS_PER_THREAD 16 /* at least: so many are shared evenly whatever their sizes */
+/* Queries and outputs of a large tile, at most: they stay in the second cache. */
+#define TILE_BYTES (256 << 10)
+
+/* At least, for a large tile: so many are shared evenly whatever their sizes. */
+#define TASKS_PER_THREAD 16
 
 typedef struct attention_job {
     const fa_attention *call;
@@ -129,7 +130,7 @@ static int panels_of_tile(const fa_attention *call, int64_t n_group, int64_t row
 static fa_status attend_by_rows(const fa_attention *call, int64_t n_group, int64_t rows) {
     attention_job job = {.call = call, .is_few = is_few(call, rows)};
     job.n_panel = panels_of_tile(call, n_group, rows);
-    job.n_tile = job.is_few ? 1 : tiles_of(rows, job.n_panel);
+    job.n_tile = tiles_of(rows, job.n_panel); /* 1 if they are few */
     const int64_t n_task = n_group * job.n_tile;
     const int n_worker = worthwhile_threads(call, n_task);
     const double scratch = job.is_few ? few_reals(call) : tile_reals(call, job.n_panel);
