@@ -18,7 +18,12 @@ from libc.string cimport memset
 
 
 cdef extern from "Python.h":
-    int PyErr_CheckSignals() noexcept
+    ctypedef struct PyThreadState:
+        pass
+
+    PyThreadState *PyEval_SaveThread() noexcept nogil
+    void PyEval_RestoreThread(PyThreadState *) noexcept nogil
+    int PyErr_CheckSignals() noexcept nogil
     void *PyErr_Occurred() noexcept
 
 
@@ -173,30 +178,38 @@ def pool_thread_count():
 
 
 cdef int _poll(void *context) noexcept nogil:
-    with gil:
-        return PyErr_CheckSignals() != 0
+    """Let Python handle signals, with the thread state that the call has put aside.
+
+    Not `with gil`: it looks for the thread state in tables that are gone once the interpreter has
+    ended. Restoring the state ends a daemon thread that comes so late.
+    """
+    cdef PyThreadState **state = <PyThreadState **>context
+    PyEval_RestoreThread(state[0])
+    cdef int stop = PyErr_CheckSignals() != 0
+    state[0] = PyEval_SaveThread()
+    return stop
 
 
-cdef int _run(int isa, bint is_float64, const fa_attention *call) except -1:
+cdef int _run(int isa, bint is_float64, fa_attention *call) except -1:
     """One call of a kernel set without the GIL; its status as an exception."""
     cdef const fa_kernel_set *kernels = fa_kernel_set_at(isa)
-    cdef fa_status status
-    with nogil:
-        if is_float64:
-            status = kernels.attention_f64(call)
-        else:
-            status = kernels.attention_f32(call)
+    cdef fa_attention_function run = kernels.attention_f64 if is_float64 else kernels.attention_f32
+    cdef PyThreadState *state = PyEval_SaveThread()
+    call.poll = _poll
+    call.poll_context = &state
+    cdef fa_status status = run(call)
+    PyEval_RestoreThread(state)
     return _check(status)
 
 
-cdef int _run_reduction(int isa, bint is_float64, const fa_reduction *call) except -1:
+cdef int _run_reduction(int isa, bint is_float64, fa_reduction *call) except -1:
     cdef const fa_kernel_set *kernels = fa_kernel_set_at(isa)
-    cdef fa_status status
-    with nogil:
-        if is_float64:
-            status = kernels.reduction_f64(call)
-        else:
-            status = kernels.reduction_f32(call)
+    cdef fa_reduction_function run = kernels.reduction_f64 if is_float64 else kernels.reduction_f32
+    cdef PyThreadState *state = PyEval_SaveThread()
+    call.poll = _poll
+    call.poll_context = &state
+    cdef fa_status status = run(call)
+    PyEval_RestoreThread(state)
     return _check(status)
 
 
@@ -332,7 +345,6 @@ cdef int _describe(object d, fa_attention *call, _Buffers buffers) except -1:
     call.softcap = d.softcap or 0.0
     call.key_start = d.key_start
     call.n_thread = d.num_threads
-    call.poll = _poll
     return 0
 
 
@@ -354,7 +366,6 @@ def reduce(d, isa):
     buffers.describe_axes(d.where, &call.where, False)
     buffers.describe_axes(d.output, &call.output, True)
     call.n_thread = d.num_threads
-    call.poll = _poll
     _run_reduction(_INDEX_OF_ISA[isa], is_float64, &call)
 
 
@@ -472,7 +483,6 @@ def plain_attention(query, key, value, is_causal, scale, num_threads, isa):
         call.is_causal = is_causal
         call.scale = factor
         call.n_thread = num_threads
-        call.poll = _poll
         _run(_INDEX_OF_ISA[isa], is_float64, &call)
         return output
     except (BufferError, ValueError):
@@ -547,7 +557,6 @@ def plain_reduction(kind, x, axis, out, num_threads, isa):
         _place_axes(&call.x, source, reduced, x64)
         _place_axes(&call.output, target, reduced, x64)
         call.n_thread = num_threads
-        call.poll = _poll
         _run_reduction(_INDEX_OF_ISA[isa], x64, &call)
         return result
     except (BufferError, ValueError):

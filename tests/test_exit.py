@@ -1,6 +1,7 @@
 """The end of the process (case R16): exit code as asked for, no message, no hang, whatever runs."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -89,6 +90,38 @@ def test_process_does_not_wait_for_long_tasks_of_the_pool(native_engine, call):
     child = support.run_python(COMMON + code, *native_engine, timeout=SECONDS)
     assert child.returncode == 0, child.stderr
     assert child.stderr == ""
+
+
+AFTER_THE_INTERPRETER = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.sleep, None)  # gets the exit code: a second between the interpreter and the end
+key = np.broadcast_to(x[0, 0, :64], (4, 1_000_000_000, 64))
+go = threading.Event()
+
+def attend_late(delay):
+    with f._backend.using(sys.argv[1], sys.argv[2]):
+        go.wait()
+        time.sleep(delay)
+        attend_long()
+
+def attend_long():
+    f.scaled_dot_product_attention(x[:4], key, key, num_threads=1)
+
+for i in range(10):
+    start(lambda i=i: attend_late(i * 0.004))
+go.set()
+time.sleep(0.05)
+sys.exit(1)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the GNU C library")
+def test_daemon_thread_that_looks_for_signals_after_the_end_of_the_interpreter(native_engine):
+    for _ in range(RUNS):
+        child = support.run_python(COMMON + AFTER_THE_INTERPRETER, *native_engine, timeout=SECONDS)
+        assert child.returncode == 1, child.stderr
+        assert child.stderr == ""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
