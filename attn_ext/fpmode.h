@@ -20,6 +20,18 @@ static inline void fa_fpmode_set(fa_fpmode mode) { _mm_setcsr(mode); }
 
 #define FA_FPMODE_DEFAULT 0x1f80u /* MXCSR at reset: all exceptions masked, no FTZ, no DAZ */
 
+#elif defined(_M_ARM64) && !defined(__clang__)
+
+#include <intrin.h>
+
+typedef __int64 fa_fpmode;
+
+static inline fa_fpmode fa_fpmode_get(void) { return _ReadStatusReg(ARM64_FPCR); }
+
+static inline void fa_fpmode_set(fa_fpmode mode) { _WriteStatusReg(ARM64_FPCR, mode); }
+
+#define FA_FPMODE_DEFAULT 0
+
 #elif defined(__aarch64__)
 
 typedef uint64_t fa_fpmode;
@@ -31,18 +43,6 @@ static inline fa_fpmode fa_fpmode_get(void) {
 }
 
 static inline void fa_fpmode_set(fa_fpmode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
-
-#define FA_FPMODE_DEFAULT 0
-
-#elif defined(_M_ARM64)
-
-#include <intrin.h>
-
-typedef __int64 fa_fpmode;
-
-static inline fa_fpmode fa_fpmode_get(void) { return _ReadStatusReg(ARM64_FPCR); }
-
-static inline void fa_fpmode_set(fa_fpmode mode) { _WriteStatusReg(ARM64_FPCR, mode); }
 
 #define FA_FPMODE_DEFAULT 0
 

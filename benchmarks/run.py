@@ -1,6 +1,6 @@
 """Measures attention and softmax against other libraries and against the limits of the machine.
 
-    python benchmarks/run.py                                everything, about ten minutes
+    python benchmarks/run.py                                everything, some 15 minutes
     python benchmarks/run.py --cases 'decode*,tiny' --peers native,numpy,torch
     python benchmarks/run.py --json result.json --check
     python benchmarks/run.py --from result.json --markdown README.md --plot plot.png

@@ -40,6 +40,14 @@ def test_limits_hold_inside_the_block_and_end_with_it():
     assert get_num_threads() == 6
 
 
+def test_default_is_a_default_again_after_the_block():
+    source = fast_attention.show_config()["num_threads_source"]
+    assert source != "set_num_threads"
+    with threadpoolctl.threadpool_limits(limits=get_num_threads() + 1):
+        assert fast_attention.show_config()["num_threads_source"] == "set_num_threads"
+    assert fast_attention.show_config()["num_threads_source"] == source
+
+
 def test_limits_of_other_libraries_are_not_ours():
     set_num_threads(6)
     with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):

@@ -52,8 +52,8 @@ class AttentionCase(Timed, Workload):
     """One attention call; see ``Workload`` for the shape.
 
     ``strided`` stores the arrays as ``(batch, n_query, n_head, d_head)`` and passes views;
-    ``mask``, shared by the heads, is ``"random"`` (nine of ten keys), ``"triangle"`` or
-    ``"documents"``; ``bias`` is ``"shared"`` by the heads or one per ``"head"``;
+    ``mask``, shared by the heads, is ``"random"`` (nine of ten keys), ``"all"`` (hides nothing),
+    ``"triangle"`` or ``"documents"``; ``bias`` is ``"shared"`` by the heads or one per ``"head"``;
     ``band`` is how far a query sees to both sides.
     """
 
@@ -181,7 +181,7 @@ def _views() -> Iterator[Case]:
     for length, d_head in ((512, 64), (1024, 64), (1024, 128)):
         plain = full(
             name=f"heads-8-{length}-{d_head}",
-            about="the same, contiguous",
+            about="contiguous arrays, for the views below",
             group="views",
             n_head=8,
             n_query=length,
@@ -195,24 +195,28 @@ def _views() -> Iterator[Case]:
             about="views of (B, L, H, D) arrays",
             strided=True,
             base=plain.name,
-            targets=targets(torch=1.25, base=1 / 0.95),
+            targets=targets(torch=1.25, numpy=1.4, base=1 / 0.95),
         )
+
+
+def _prompt_in_16_bits() -> Iterator[Case]:
     yield full(
         name="heads-8-1024-64-bfloat16",
         about="all of it in bfloat16, which some processors multiply in hardware",
-        group="views",
+        group="bfloat16",
         n_head=8,
         n_query=1024,
         n_key=1024,
         d_head=64,
         cache_dtype="bfloat16",
+        targets=targets(numpy=3.0),
     )
 
 
 def _decode() -> Iterator[Case]:
     for n_kv_head, name, about in (
         (0, "decode-32", "one token on a long cache"),
-        (8, "decode-32-8", "the same, 8 heads of keys and values"),
+        (8, "decode-32-8", "one token, 8 heads of keys and values"),
     ):
         plain = decode(
             name=name, about=about, n_kv_head=n_kv_head, targets=targets(torch=2.0, read=0.85)
@@ -246,7 +250,9 @@ def _masks() -> Iterator[Case]:
     })  # fmt: skip
     more: tuple[tuple[str, str, float, dict[str, Any]], ...] = (
         ("mask-bool", "bool mask, shared by the heads", 1.15, {"mask": "random"}),
+        ("mask-all", "bool mask that hides nothing", 1.05, {"mask": "all"}),
         ("bias-shared", "bias, shared by the heads", 1.15, {"bias": "shared"}),
+        ("mask-bias", "both of these together", 1.3, {"mask": "random", "bias": "shared"}),
         ("bias-heads", "bias of each head", 1.3, {"bias": "head"}),
         ("window", "window of 512 to both sides", 1.15, {"band": 512}),
         ("alibi", "ALiBi slopes", 1.15, {"alibi": True}),
@@ -283,13 +289,37 @@ def _tiny() -> Iterator[Case]:
     yield AttentionCase(
         name="tiny",
         about="the cost of calling at all",
-        group="tiny",
+        group="small",
         n_head=1,
         n_query=8,
         n_key=8,
         d_head=16,
         targets=targets(microseconds=3.0, numpy=3.0),
     )
+    yield AttentionCase(
+        name="tiny-10000",
+        about="ten thousand of these in one call",
+        group="small",
+        batch=10_000,
+        n_head=1,
+        n_query=8,
+        n_key=8,
+        d_head=16,
+        limit="fma",
+        targets=targets(numpy=3.0),
+    )
+    for n_query, n_key, d_head in ((1, 128, 64), (7, 7, 80), (16, 16, 64), (100, 100, 64)):
+        yield AttentionCase(
+            name=f"small-{n_query}-{n_key}-{d_head}",
+            about="a call below the sizes above",
+            group="small",
+            n_head=2,
+            n_query=n_query,
+            n_key=n_key,
+            d_head=d_head,
+            limit="fma",
+            targets=targets(),
+        )
 
 
 def _softmax() -> Iterator[Case]:
@@ -326,7 +356,7 @@ def _threads() -> Iterator[Case]:
         )
     yield decode(name="threads-decode-32", about="one token on two threads", **memory)
     yield decode(
-        name="threads-decode-32-8", about="the same, 8 heads of keys", n_kv_head=8, **memory
+        name="threads-decode-32-8", about="one token, 8 heads of keys", n_kv_head=8, **memory
     )
     yield decode(
         name="threads-one-head",
@@ -341,13 +371,13 @@ def _threads() -> Iterator[Case]:
         n_column=4096,
         in_out=True,
         limit="copy",
-        **{**shared, "targets": targets(copy=0.7, scipy=1.0)},
+        **{**shared, "targets": targets(copy=0.7, one_thread=1.85, scipy=1.0)},
     )
 
 
 CASES: tuple[Case, ...] = (
-    *_forward(), *_causal(), *_short(), *_views(), *_decode(), *_masks(), *_tiny(), *_softmax(),
-    *_threads(),
+    *_forward(), *_causal(), *_short(), *_views(), *_prompt_in_16_bits(), *_decode(), *_masks(),
+    *_tiny(), *_softmax(), *_threads(),
 )  # fmt: skip
 
 BY_NAME = {case.name: case for case in CASES}

@@ -32,10 +32,21 @@ def ratios(result: Result) -> dict[str, float]:
     return found
 
 
+def quartiles(result: Result, name: str) -> tuple[float, float]:
+    """Return the first and third quartile over the rounds of the time of `name` over ours."""
+    first, _, third = statistics.quantiles(_pairs(result["sides"], name, "native"), n=4)
+    return first, third
+
+
+def _pairs(sides: dict[str, Any], above: str, below: str) -> list[float]:
+    """Return the ratios of two times of the same round."""
+    pairs = zip(sides[above]["samples"], sides[below]["samples"], strict=True)
+    return [x / y for x, y in pairs]
+
+
 def _paired(sides: dict[str, Any], above: str, below: str) -> float:
     """Return the median over the rounds of the ratio of two times of the same round."""
-    pairs = zip(sides[above]["samples"], sides[below]["samples"], strict=True)
-    return float(statistics.median(x / y for x, y in pairs))
+    return float(statistics.median(_pairs(sides, above, below)))
 
 
 def _share(case: Case, sides: dict[str, Any], limit: str, side: str) -> float:
@@ -87,6 +98,16 @@ def verdicts(results: list[Result]) -> list[Verdict]:
     return found
 
 
+def count_text(all_verdicts: list[Verdict], n_case: int) -> str:
+    """Say how many of the targets of `n_case` cases are met."""
+    measured = [verdict for verdict in all_verdicts if verdict.value is not None]
+    n_met = sum(verdict.is_met is True for verdict in measured)
+    return (
+        f"{n_met} of {len(measured)} targets met in {n_case} of {len(BY_NAME)} cases; "
+        f"{len(all_verdicts) - len(measured)} not measured"
+    )
+
+
 def check(results: list[Result], say: Callable[[str], None]) -> bool:
     """Say how the targets fared and return whether all that was measured is met.
 
@@ -101,9 +122,5 @@ def check(results: list[Result], say: Callable[[str], None]) -> bool:
             say(verdict.text)
     for name in broken:
         say(f"{name:<24} has no time of the native kernels  MISSED")
-    unmeasured = len(all_verdicts) - len(measured)
-    say(
-        f"{len(measured) - len(missed)} of {len(measured)} targets met in {len(results)} of "
-        f"{len(BY_NAME)} cases; {unmeasured} not measured"
-    )
+    say(count_text(all_verdicts, len(results)))
     return bool(measured) and not missed and not broken

@@ -1,5 +1,4 @@
-/* The loops that no attention can outrun, with the widest vectors that the compiler finds on this
- * machine: fused multiply-adds on registers, a read of memory, a copy of memory. Each returns or
+/* The loops that no attention can outrun, with the widest vectors that the compiler may use: fused multiply-adds on registers, a read of memory, a copy of memory. Each returns or
  * writes what it computes, so that it cannot be left out. */
 
 #include <stddef.h>
@@ -14,10 +13,14 @@
 #define WIDTH 16
 #endif
 
-enum {
-    CHAINS = 12, /* more than latency times units, fewer than registers */
-    STREAM = 8,  /* vectors per turn of a loop over memory */
-};
+/* At least latency times units, fewer than registers. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { CHAINS = 16 };
+#else
+enum { CHAINS = 12 };
+#endif
+
+enum { STREAM = 8 }; /* vectors per turn of a loop over memory */
 
 typedef float vector __attribute__((vector_size(WIDTH)));
 typedef float unaligned __attribute__((vector_size(WIDTH), aligned(4)));

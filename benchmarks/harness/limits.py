@@ -15,8 +15,10 @@ from .problems import UnsupportedError
 
 SOURCE = Path(__file__).with_name("limits.c")
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O3", "-std=gnu11", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
-OTHER_MACHINES = ("-mcpu=native",)  # where -march=native is not known
+FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-shared", "-fPIC")
+THIS_MACHINE = ("-march=native", "-mcpu=native")  # the second where the first is not known
+# Kernels that are forced to an instruction set are held to what it can do.
+FORCED = {"avx2": ("-march=haswell",), "sse2": ("-march=x86-64",)}
 
 READ_BYTES = 2**28
 FMA_TURNS = 2_000_000  # some 4 ms
@@ -29,8 +31,8 @@ def compile_loops() -> ctypes.CDLL:
         raise UnsupportedError("no C compiler of the kind of GCC: the limits are not measured")
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "limits.so")
-        for flags in (FLAGS, (*FLAGS[:2], *OTHER_MACHINES, *FLAGS[3:])):
-            command = [*compiler.split(), *flags, "-o", str(library), str(SOURCE)]
+        for machine in FORCED.get(os.environ.get("FAST_ATTENTION_ISA", ""), THIS_MACHINE):
+            command = [*compiler.split(), *FLAGS, machine, "-o", str(library), str(SOURCE)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 return _declared(ctypes.CDLL(str(library)))

@@ -58,6 +58,8 @@ class AttentionProblem:
         if case.window is not None:
             return np.asarray((distance <= 0) & (distance > -case.window))[None, None]
         mask: Array | None = self.options.get("attn_mask", self.options.get("bias"))
+        if case.mask is not None and case.bias is not None:
+            mask = np.where(self.options["attn_mask"], self.options["bias"], np.float32(-np.inf))
         return None if mask is None else mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 
@@ -117,6 +119,8 @@ def _more_options(case: AttentionCase) -> dict[str, Any]:
     shape = (case.n_query, case.n_key)
     if case.mask == "random":
         options["attn_mask"] = rng.random(shape) < SHOWN
+    if case.mask == "all":
+        options["attn_mask"] = np.ones(shape, bool)
     if case.mask == "triangle":
         options["attn_mask"] = masks.causal(*shape)
     if case.mask == "documents":

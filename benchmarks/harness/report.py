@@ -7,7 +7,7 @@ from typing import Any
 from fast_attention._report import speed_text, time_text
 
 from .cases import BY_NAME, CASES, AttentionCase
-from .judge import LIMITS, Result, ratios
+from .judge import AT_MOST, LIMITS, Result, count_text, quartiles, ratios, verdicts
 
 Facts = dict[str, Any]
 
@@ -26,8 +26,9 @@ SELECTED = (
     "forward-512-64", "forward-1024-64", "forward-1024-128", "forward-4096-64", "causal-1024-64",
     "causal-2048-128", "heads-12-64", "heads-12-32", "views-1024-64", "decode-32", "decode-32-8",
     "decode-32-float16", "decode-32-bfloat16", "decode-32-int8", "mask-bool", "bias-heads",
-    "window", "alibi", "softcap", "mask-documents", "window-16", "tiny", "softmax-32",
-    "softmax-512", "log-softmax-50000",
+    "window", "alibi", "softcap", "mask-documents", "window-16", "tiny", "tiny-10000", "softmax-32",
+    "softmax-512", "log-softmax-50000", "threads-forward-1024-64", "threads-decode-32",
+    "threads-one-head",
 )  # fmt: skip
 
 SLOWER = 0.995  # what is shown as less than 1.00x
@@ -69,7 +70,10 @@ def is_slower(result: Result) -> bool:
 
 
 def markdown_text(facts: Facts, results: list[Result], *, is_short: bool) -> str:
-    """Return the table: our time, our share of the limit, and the times of others over ours."""
+    """Return the table: our time, our share of the limit, and the times of others over ours.
+
+    The long one has the quartiles of these too, and the targets that are missed.
+    """
     chosen = [r for r in results if not is_short or r["name"] in SELECTED or is_slower(r)]
     columns = [n for n in LABELS if any(n in r["sides"] for r in chosen)]
     heads = [f"{LABELS[name]} {facts['versions'][name].split()[-1 if name == 'numpy' else 0]}"
@@ -79,22 +83,36 @@ def markdown_text(facts: Facts, results: list[Result], *, is_short: bool) -> str
         "",
         " | ".join(["| case", "shape", "time", "of the limit", *heads]) + " |",
         "|---|---|---:|---:|" + "---:|" * len(columns),
-        *(_markdown_row(result, columns) for result in chosen),
+        *(_markdown_row(result, columns, with_spread=not is_short) for result in chosen),
     ]
-    return "\n".join(lines)
+    return "\n".join(lines if is_short else lines + _missed_lines(results))
+
+
+def _missed_lines(results: list[Result]) -> list[str]:
+    found = verdicts(results)
+    missed: dict[str, list[str]] = {}
+    for verdict in found:
+        if verdict.value is not None and not verdict.is_met:
+            relation = "<=" if verdict.measure in AT_MOST else ">="
+            text = f"{verdict.measure} {verdict.value:.2f} ({relation} {verdict.bound:.2f})"
+            missed.setdefault(verdict.case, []).append(text)
+    rows = [f"| {case} | {', '.join(texts)} |" for case, texts in missed.items()]
+    head = ["", count_text(found, len(results)) + ". Missed:", "", "| case | measured (target) |"]
+    return [*head, "|---|---|", *rows]
 
 
 def facts_text(facts: Facts) -> str:
     """Return a line about the machine."""
     blas = facts["blas"]
     return (
-        f"{facts['cpu']}, {facts['logical_cpus']} logical CPUs, {facts['system']}, "
-        f"fast_attention {facts['versions']['native']}, Python {facts['python']}, NumPy on "
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['logical_cpus']} logical CPUs, caches "
+        f"{', '.join(facts['caches']) or 'unknown'}; {facts['system']}, fast_attention "
+        f"{facts['versions']['native']}, {facts['compiler']}, Python {facts['python']}, NumPy on "
         f"{blas['name']} {blas['version']} (kernel {blas['kernel']})."
     )
 
 
-def _markdown_row(result: Result, columns: list[str]) -> str:
+def _markdown_row(result: Result, columns: list[str], *, with_spread: bool) -> str:
     case, found, sides = BY_NAME[result["name"]], ratios(result), result["sides"]
     start = f"| {case.name}: {case.about} | {case.shape_text} |"
     if "native" not in sides:
@@ -102,15 +120,18 @@ def _markdown_row(result: Result, columns: list[str]) -> str:
     limit = next((name for name in LIMITS if name in found), None)
     share = f"{100 * found[limit]:.0f} % {limit}" if limit else ""
     cells = [time_text(sides["native"]["median"]).strip(), share]
-    cells += [_cell(found.get(name)) for name in columns]
+    for name in columns:
+        spread = quartiles(result, name) if with_spread and name in found else None
+        cells.append(_cell(found.get(name), spread))
     return f"{start} {' | '.join(cells)} |"
 
 
-def _cell(value: float | None) -> str:
+def _cell(value: float | None, spread: tuple[float, float] | None) -> str:
     if value is None:
         return ""
     text = speed_text(value)
-    return f"**{text}**" if value < SLOWER else text
+    text = f"**{text}**" if value < SLOWER else text
+    return text if spread is None else f"{text} ({spread[0]:.3g} to {spread[1]:.3g})"
 
 
 def write_plot(path: Path, facts: Facts, results: list[Result]) -> None:

@@ -24,7 +24,7 @@ from .cases import PEERS, Case, SoftmaxCase
 
 BENCHMARKS = Path(__file__).parents[1]
 PACKAGE = Path(fast_attention.__file__).parents[1]
-LEAST_ROUNDS, MOST_ROUNDS = 3, 301
+LEAST_ROUNDS, MOST_ROUNDS = 9, 301
 POLL_SECONDS = 1.0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ._config import UNKNOWN, blas_of_build
+from ._config import UNKNOWN, blas_of_build, show_config
 
 # OpenBLAS exports its functions plainly, with a suffix for 64-bit integers, or (in NumPy's own
 # wheels) with a prefix as well.
@@ -57,6 +57,31 @@ def _cpu_from_registry() -> str:
     try:
         with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as entry:
             return str(winreg.QueryValueEx(entry, "ProcessorNameString")[0])
+    except OSError:
+        return ""
+
+
+def core_count() -> int | None:
+    """Return how many cores the system names, threads of one core counted once, if it does."""
+    if sys.platform == "darwin":
+        return int(_output_of("sysctl", "-n", "hw.physicalcpu") or 0) or None
+    folders = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology")
+    return len({_line(folder / "thread_siblings_list") for folder in folders} - {""}) or None
+
+
+def cache_sizes() -> list[str]:
+    """Return the caches of the first CPU as the system names them, like "L2 2048K"."""
+    found = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
+        kind, level, size = (_line(folder / name) for name in ("type", "level", "size"))
+        if kind != "Instruction" and level and size:
+            found.append(f"L{level} {size}")
+    return found
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
 
@@ -137,11 +162,14 @@ def machine_facts() -> dict[str, Any]:
     """Return processor, system and versions as a dictionary that JSON can hold."""
     return {
         "cpu": cpu_model(),
+        "cores": core_count(),
         "logical_cpus": os.cpu_count(),
+        "caches": cache_sizes(),
         "load_average": load_average(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "compiler": show_config()["compiler"],
         "blas": blas_facts(),
         "commit": commit(),
     }

@@ -50,7 +50,7 @@ def _controller(base: Any, file: str) -> Any:
             return _threads.of_process()
 
         def set_num_threads(self, num_threads: int) -> None:
-            _threads.set_num_threads(num_threads)
+            _threads.set_number_of_process(num_threads)  # it restores what it has read
 
         def get_version(self) -> str:
             from ._version import __version__

@@ -145,10 +145,17 @@ def of_process() -> int:
     return _of_process().number
 
 
+def set_number_of_process(n: int) -> None:
+    """Set the number of threads; the default's own number goes back to the default."""
+    set_num_threads(None if n == _default_of_process().number else n)
+
+
 def _of_process() -> ThreadCount:
+    return _chosen or _default_of_process()
+
+
+def _default_of_process() -> ThreadCount:
     global _default
-    if _chosen is not None:
-        return _chosen
     if _default is None:
         _default = default_count(os.environ)
     return _default

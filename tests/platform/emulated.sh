@@ -11,8 +11,8 @@
 # Left out are the files that start processes all the time (each waits 5 s for NumPy), that repeat
 # long calls (row invariance), and that compute the specification in Python.
 #
-# Needs debootstrap, qemu-user-static and, for python3 on the path, the packages cython and ziglang.
-# No root and no kernel support: a wrapper stands in for sys.executable, so that tests start
+# Needs debootstrap and root for it, qemu-user-static and, for python3 on the path, the packages
+# cython and ziglang. No kernel support: a wrapper stands in for sys.executable, so that tests start
 # children under the emulator too.
 set -euo pipefail
 
@@ -39,7 +39,8 @@ unpack_debian() {
     local deb
     debootstrap --foreign --variant=minbase --arch="$architecture" --include="$packages" \
         "${SUITE:-trixie}" "$debian" http://deb.debian.org/debian \
-        /usr/share/debootstrap/scripts/sid >"$folder/debootstrap.log"
+        /usr/share/debootstrap/scripts/sid >"$folder/debootstrap.log" ||
+        { tail -n 3 "$folder/debootstrap.log" >&2 && return 1; }
     for deb in "$debian"/var/cache/apt/archives/*.deb; do
         dpkg-deb -x "$deb" "$debian"
     done

@@ -9,6 +9,7 @@ qemu-user-static, wine64, nodejs) have to be installed. Needs what the tests nee
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,7 @@ def zig(name):
 
 
 QEMU_X86 = "qemu-x86_64-static -cpu"
+WINE = shutil.which("wine64") or "/usr/lib/wine/wine64"
 TARGETS = {
     "host": Target(os.environ.get("CC", "cc"), "", "scalar"),
     "host-zig": Target(zig("native"), "", "scalar"),
@@ -51,7 +53,7 @@ TARGETS = {
     "riscv64": Target(zig("riscv64-linux-musl"), "qemu-riscv64-static", "scalar"),
     "ppc64le": Target(zig("powerpc64le-linux-musl"), "qemu-ppc64le-static", "scalar"),
     "s390x": Target(zig("s390x-linux-musl"), "qemu-s390x-static", "scalar"),  # big-endian
-    "windows": Target(zig("x86_64-windows-gnu"), "wine64", "sse2", "", ".exe"),
+    "windows": Target(zig("x86_64-windows-gnu"), WINE, "sse2", "", ".exe"),
     "wasm32": Target(
         f"{zig('wasm32-wasi')} -msimd128", f"node --no-warnings {HERE / 'wasi.mjs'}",
         "wasm128", "-lm", ".wasm",

@@ -16,6 +16,8 @@ FLAGS = (
     "-Wno-unused-command-line-argument -Wno-gnu-include-next"
 )
 TARGETS = {"x86_64": "x86_64-pc-windows-msvc", "arm64": "aarch64-pc-windows-msvc"}
+# Read before each file: after it what only GNU C has is an error.
+FIRST = {"x86_64": "immintrin.h", "arm64": "arm_neon.h"}
 # Clang wants what MSVC does without: flags for the intrinsics of a file.
 FEATURES = {"avx2": ["-mavx2", "-mfma", "-mf16c"], "avx512": ["-mavx512f", "-mavx512dq",
             "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma", "-mf16c"]}  # fmt: skip
@@ -35,7 +37,7 @@ def check(compiler, target, source, core):
     if target == "x86_64":
         command += FEATURES.get(source.stem.partition("_")[0], [])
     # "--": a path may look like an option
-    command += ["/I", HERE / "msvc", "/I", core, "--", source]
+    command += [f"/FI{FIRST[target]}", "/I", HERE / "msvc", "/I", core, "--", source]
     return subprocess.run(command).returncode == 0
 
 
