@@ -1,5 +1,6 @@
-/* The loops that no attention can outrun, with the widest vectors that the compiler may use: fused multiply-adds on registers, a read of memory, a copy of memory. Each returns or
- * writes what it computes, so that it cannot be left out. */
+/* The loops that no attention can outrun, with the widest vectors that the compiler may use: fused
+ * multiply-adds on registers, a read of memory, a copy of memory. Each returns or writes what it
+ * computes, so that it cannot be left out. */
 
 #include <stddef.h>
 #include <stdint.h>
