@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from .cases import AT_MOST, BY_NAME, AttentionCase, Case
+from .cases import AT_MOST, BY_NAME, AttentionCase
 
 Result = dict[str, Any]
 LIMITS = ("fma", "read", "copy")
@@ -16,44 +16,37 @@ def ratios(result: Result) -> dict[str, float]:
     sides = result["sides"]
     if "native" not in sides:
         return {}
-    case = BY_NAME[result["name"]]
-    found = {}
-    for name in sides:
-        if name in LIMITS:
-            found[name] = _share(case, sides, name, "native")
-        elif name == "base":
-            found[name] = _paired(sides, "native", name)
-        elif name != "native":
-            found[name] = _paired(sides, name, "native")
+    found = {name: _median(in_rounds(result, name)) for name in sides if name != "native"}
     if "fma" in sides and "numpy" in sides:
-        found["numpy_fma"] = _share(case, sides, "fma", "numpy")
-    if case.limit is None:
+        found["numpy_fma"] = _median(_shares(result, "fma", "numpy"))
+    if BY_NAME[result["name"]].limit is None:
         found["microseconds"] = 1e6 * sides["native"]["median"]
     return found
 
 
-def quartiles(result: Result, name: str) -> tuple[float, float]:
-    """Return the first and third quartile over the rounds of the time of `name` over ours."""
-    first, _, third = statistics.quantiles(_pairs(result["sides"], name, "native"), n=4)
-    return first, third
+def in_rounds(result: Result, name: str) -> list[float]:
+    """Return the measure that the side `name` stands for, of each round."""
+    if name in LIMITS:
+        return _shares(result, name, "native")
+    return _pairs(result, "native", name) if name == "base" else _pairs(result, name, "native")
 
 
-def _pairs(sides: dict[str, Any], above: str, below: str) -> list[float]:
+def _median(values: list[float]) -> float:
+    return float(statistics.median(values))
+
+
+def _pairs(result: Result, above: str, below: str) -> list[float]:
     """Return the ratios of two times of the same round."""
-    pairs = zip(sides[above]["samples"], sides[below]["samples"], strict=True)
-    return [x / y for x, y in pairs]
+    samples = (result["sides"][name]["samples"] for name in (above, below))
+    return [x / y for x, y in zip(*samples, strict=True)]
 
 
-def _paired(sides: dict[str, Any], above: str, below: str) -> float:
-    """Return the median over the rounds of the ratio of two times of the same round."""
-    return float(statistics.median(_pairs(sides, above, below)))
-
-
-def _share(case: Case, sides: dict[str, Any], limit: str, side: str) -> float:
+def _shares(result: Result, limit: str, side: str) -> list[float]:
     """Return how much of the rate of the loop `limit` a side reaches."""
+    case = BY_NAME[result["name"]]
     work = case.flops if limit == "fma" and isinstance(case, AttentionCase) else case.bytes
-    amount: float = sides[limit]["amount"]
-    return work / amount * _paired(sides, limit, side)
+    amount: float = result["sides"][limit]["amount"]
+    return [work / amount * pair for pair in _pairs(result, limit, side)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """The table of the results as text and as Markdown, and the plot over the sequence length."""
 
 import importlib
+import statistics
 from pathlib import Path
 from typing import Any
 
 from fast_attention._report import speed_text, time_text
 
-from .cases import BY_NAME, CASES, AttentionCase
-from .judge import AT_MOST, LIMITS, Result, count_text, quartiles, ratios, verdicts
+from .cases import AT_MOST, BY_NAME, CASES, AttentionCase
+from .judge import LIMITS, Result, count_text, in_rounds, ratios, verdicts
 
 Facts = dict[str, Any]
 
@@ -118,20 +119,24 @@ def _markdown_row(result: Result, columns: list[str], *, with_spread: bool) -> s
     if "native" not in sides:
         return f"{start} failed |" + " |" * (1 + len(columns))
     limit = next((name for name in LIMITS if name in found), None)
-    share = f"{100 * found[limit]:.0f} % {limit}" if limit else ""
-    cells = [time_text(sides["native"]["median"]).strip(), share]
-    for name in columns:
-        spread = quartiles(result, name) if with_spread and name in found else None
-        cells.append(_cell(found.get(name), spread))
+
+    def cell(name: str, text: str, unit: float) -> str:
+        return text + (_spread(in_rounds(result, name), unit) if with_spread else "")
+
+    share = cell(limit, f"{100 * found[limit]:.0f} % {limit}", 100) if limit else ""
+    times = [cell(n, _times(found[n]), 1) if n in found else "" for n in columns]
+    cells = [time_text(sides["native"]["median"]).strip(), share, *times]
     return f"{start} {' | '.join(cells)} |"
 
 
-def _cell(value: float | None, spread: tuple[float, float] | None) -> str:
-    if value is None:
-        return ""
+def _times(value: float) -> str:
     text = speed_text(value)
-    text = f"**{text}**" if value < SLOWER else text
-    return text if spread is None else f"{text} ({spread[0]:.3g} to {spread[1]:.3g})"
+    return f"**{text}**" if value < SLOWER else text
+
+
+def _spread(values: list[float], unit: float) -> str:
+    first, _, third = statistics.quantiles(values, n=4)
+    return f" ({unit * first:.3g} to {unit * third:.3g})"
 
 
 def write_plot(path: Path, facts: Facts, results: list[Result]) -> None:
