@@ -8,8 +8,9 @@
 /* Multiply-adds that are worth another thread: about 50 us of work. */
 #define WORK_PER_THREAD 1.5e6
 
-/* Numbers in the keys or values of a head up to which more than half of FEW_ROWS are a tile: where
- * there is little to compute, a panel has less work per row. */
+/* Keys, or numbers in the keys or values of a head, up to which more than half of FEW_ROWS are a
+ * tile: where there is little to compute, a panel has less work per row. */
+#define TINY_KEYS 15
 #define TINY_REALS 512
 
 /* Queries and outputs of a large tile, at most: they stay in the second cache. */
@@ -41,7 +42,8 @@ static void attention_task(void *context, int64_t index, int worker) {
 /* Whether the rows of a group are for few.inl.h. */
 static int is_few(const fa_attention *call, int64_t rows) {
     const double reals = (double)call->n_key * (double)max_i64(call->d_head, call->d_value);
-    return rows <= (reals <= TINY_REALS ? FEW_ROWS / 2 : FEW_ROWS);
+    const int is_tiny = call->n_key <= TINY_KEYS || reals <= TINY_REALS;
+    return rows <= (is_tiny ? FEW_ROWS / 2 : FEW_ROWS);
 }
 
 /* As many threads as are allowed, have a task and are worth it; the caller at least. */

@@ -44,23 +44,32 @@ static void place_tile(tile *t, const group *g, int n_panel, real *scratch) {
     t->value = take(&scratch, FA_KEY_BLOCK * dv);
 }
 
+/* Up to VEC_LANES rows of the tile from `row`, as columns (d_head, PANEL), and their rules. */
+static void load_queries(tile *t, int row, real *query) {
+    const fa_attention *call = t->g->call;
+    const char *rows[VEC_LANES] = {NULL};
+    for (int i = 0; i < VEC_LANES && row + i < t->n_row; i++) {
+        const row_rule rule = rule_of_row(t->g, t->first_row + row + i);
+        rows[i] = row_of(&t->g->query, rule.query, rule.head);
+        t->rule[row + i] = rule;
+    }
+    transpose_rows(query, rows, call->query.dtype, call->d_head, call->query.column);
+}
+
 static void load_tile(tile *t, int64_t first_row, int n_panel) {
     const fa_attention *call = t->g->call;
-    const char *rows[VEC_LANES];
     t->first_row = first_row;
     t->n_row = (int)min_i64(n_panel * PANEL, t->g->n_row - first_row);
     t->n_panel = (t->n_row + PANEL - 1) / PANEL;
-    for (int i = 0; i < t->n_panel * PANEL; i++) {
-        if (i < t->n_row)
-            t->rule[i] = rule_of_row(t->g, first_row + i);
-        else
-            memset(&t->rule[i], 0, sizeof t->rule[i]);
-        const row_rule *rule = &t->rule[i];
-        rows[i % VEC_LANES] = i < t->n_row ? row_of(&t->g->query, rule->query, rule->head) : NULL;
-        if (i % VEC_LANES == VEC_LANES - 1) {
-            const int panel = i / PANEL, lane = i % PANEL - (VEC_LANES - 1);
-            transpose_rows(t->query + (size_t)panel * PANEL * call->d_head + lane, rows,
-                           call->query.dtype, call->d_head, call->query.column);
+    const int n_lane = t->n_panel * PANEL;
+    memset(t->rule + t->n_row, 0, sizeof *t->rule * (size_t)(n_lane - t->n_row));
+    for (int i = 0; i < n_lane; i += VEC_LANES) {
+        real *query = t->query + (ptrdiff_t)(i / PANEL * PANEL) * call->d_head + i % PANEL;
+        if (i < t->n_row) {
+            load_queries(t, i, query);
+        } else {
+            for (int64_t d = 0; d < call->d_head; d++)
+                v_store(query + d * PANEL, v_set1(0));
         }
     }
     for (int panel = 0; panel < t->n_panel; panel++)
