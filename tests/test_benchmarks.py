@@ -306,6 +306,15 @@ def test_rows_of_the_table_have_the_columns_of_its_head(stored, tmp_path):
     assert "| decode-32 | read 0.70 (>= 0.85) |" in missed
 
 
+def test_single_round_has_no_quartiles(stored, tmp_path):
+    once = result("tiny", numpy=10.0)
+    for measured in once["sides"].values():
+        measured["samples"] = measured["samples"][:1]
+    path = tmp_path / "table.md"
+    assert benchmark.main(["--from", stored(once), "--full", str(path)]) == 0
+    assert "| 10.00x |" in path.read_text()
+
+
 def test_tables_of_the_repository_are_those_of_the_stored_run():
     results = BENCHMARKS / "results"
     document = benchmark.read([results / "attention.json"])

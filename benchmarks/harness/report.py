@@ -135,6 +135,8 @@ def _times(value: float) -> str:
 
 
 def _spread(values: list[float], unit: float) -> str:
+    if len(values) < 2:
+        return ""
     first, _, third = statistics.quantiles(values, n=4)
     return f" ({unit * first:.3g} to {unit * third:.3g})"
 
