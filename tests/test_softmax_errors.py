@@ -121,7 +121,7 @@ def test_out_of_another_shape_names_both(engine, function, shape):
 
 
 @every_writing_function
-@pytest.mark.parametrize("dtype", ["f2", "f8", "i4", ">f4", "c8"])
+@pytest.mark.parametrize("dtype", ["f2", "f8", "i4", np.dtype("f4").newbyteorder("S").str, "c8"])
 def test_out_of_another_dtype_names_both(engine, function, dtype):
     with pytest.raises(TypeError, match="out has dtype") as caught:
         call(function, f4(3, 4), out=np.zeros((3, 4), dtype))
