@@ -103,10 +103,7 @@ def attend_late(delay):
     with f._backend.using(sys.argv[1], sys.argv[2]):
         go.wait()
         time.sleep(delay)
-        attend_long()
-
-def attend_long():
-    f.scaled_dot_product_attention(x[:4], key, key, num_threads=1)
+        f.scaled_dot_product_attention(x[:4], key, key, num_threads=1)
 
 for i in range(10):
     start(lambda i=i: attend_late(i * 0.004))

@@ -63,7 +63,7 @@ FA_INLINE char *row_of(const head_rows *rows, int64_t query, int64_t head) {
 }
 
 static group open_group(const fa_attention *call, int64_t index) {
-    group g;
+    group g; /* every field is set below */
     g.call = call;
     g.batch = index / call->n_kv_head;
     g.n_heads = call->n_head / call->n_kv_head;

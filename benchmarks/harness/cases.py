@@ -286,7 +286,7 @@ def _masks() -> Iterator[Case]:
 
 
 def _tiny() -> Iterator[Case]:
-    yield AttentionCase(
+    tiny = AttentionCase(
         name="tiny",
         about="the cost of calling at all",
         group="small",
@@ -296,20 +296,17 @@ def _tiny() -> Iterator[Case]:
         d_head=16,
         targets=targets(microseconds=3.0, numpy=3.0),
     )
-    yield AttentionCase(
+    yield tiny
+    yield dataclasses.replace(
+        tiny,
         name="tiny-10000",
         about="ten thousand of these in one call",
-        group="small",
         batch=10_000,
-        n_head=1,
-        n_query=8,
-        n_key=8,
-        d_head=16,
         limit="fma",
         targets=targets(numpy=3.0),
     )
     for n_query, n_key, d_head in ((1, 128, 64), (7, 7, 80), (16, 16, 64), (100, 100, 64)):
-        yield AttentionCase(
+        yield full(
             name=f"small-{n_query}-{n_key}-{d_head}",
             about="a call below the sizes above",
             group="small",
@@ -317,7 +314,6 @@ def _tiny() -> Iterator[Case]:
             n_query=n_query,
             n_key=n_key,
             d_head=d_head,
-            limit="fma",
             targets=targets(),
         )
 

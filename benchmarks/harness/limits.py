@@ -16,6 +16,7 @@ from .problems import UnsupportedError
 SOURCE = Path(__file__).with_name("limits.c")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-shared", "-fPIC")
+# Of these loops alone, which are compiled where they run: the package is built for any machine.
 THIS_MACHINE = ("-march=native", "-mcpu=native")  # the second where the first is not known
 # Kernels that are forced to an instruction set are held to what it can do.
 FORCED = {"avx2": ("-march=haswell",), "sse2": ("-march=x86-64",)}

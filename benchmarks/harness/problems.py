@@ -57,9 +57,12 @@ class AttentionProblem:
             return np.asarray(np.abs(distance) <= case.band)[None, None]
         if case.window is not None:
             return np.asarray((distance <= 0) & (distance > -case.window))[None, None]
-        mask: Array | None = self.options.get("attn_mask", self.options.get("bias"))
-        if case.mask is not None and case.bias is not None:
-            mask = np.where(self.options["attn_mask"], self.options["bias"], np.float32(-np.inf))
+        mask: Array | None = self.options.get("attn_mask")
+        bias: Array | None = self.options.get("bias")
+        if mask is None:
+            mask = bias
+        elif bias is not None:
+            mask = np.where(mask, bias, np.float32(-np.inf))
         return None if mask is None else mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 

@@ -93,7 +93,7 @@ def _missed_lines(results: list[Result]) -> list[str]:
     found = verdicts(results)
     missed: dict[str, list[str]] = {}
     for verdict in found:
-        if verdict.value is not None and not verdict.is_met:
+        if verdict.is_met is False:
             relation = "<=" if verdict.measure in AT_MOST else ">="
             text = f"{verdict.measure} {verdict.value:.2f} ({relation} {verdict.bound:.2f})"
             missed.setdefault(verdict.case, []).append(text)
@@ -106,9 +106,10 @@ def facts_text(facts: Facts) -> str:
     """Return a line about the machine."""
     blas = facts["blas"]
     return (
-        f"{facts['cpu']}, {facts['cores']} cores, {facts['logical_cpus']} logical CPUs, caches "
-        f"{', '.join(facts['caches']) or 'unknown'}; {facts['system']}, fast_attention "
-        f"{facts['versions']['native']}, {facts['compiler']}, Python {facts['python']}, NumPy on "
+        f"{facts['cpu']}, {facts['cores'] or 'unknown'} cores, {facts['logical_cpus']} logical "
+        f"CPUs, caches {', '.join(facts['caches']) or 'unknown'}; {facts['system']}, "
+        f"fast_attention {facts['versions']['native']}, {facts['compiler']}, Python "
+        f"{facts['python']}, NumPy on "
         f"{blas['name']} {blas['version']} (kernel {blas['kernel']})."
     )
 

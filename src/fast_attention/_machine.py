@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ._config import UNKNOWN, blas_of_build, show_config
+from ._threads import physical_cores, read_text
 
 # OpenBLAS exports its functions plainly, with a suffix for 64-bit integers, or (in NumPy's own
 # wheels) with a prefix as well.
@@ -31,11 +32,7 @@ def cpu_model() -> str:
 
 
 def _cpu_from_proc() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    for line in text.splitlines():
+    for line in read_text(Path("/proc/cpuinfo")).splitlines():
         field, _, name = line.partition(":")
         if field.strip() in ("model name", "Model", "cpu model"):
             return name
@@ -62,28 +59,22 @@ def _cpu_from_registry() -> str:
 
 
 def core_count() -> int | None:
-    """Return how many cores the system names, threads of one core counted once, if it does."""
+    """Return how many cores there are, threads of one core counted once, where the system tells."""
     if sys.platform == "darwin":
         return int(_output_of("sysctl", "-n", "hw.physicalcpu") or 0) or None
-    folders = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology")
-    return len({_line(folder / "thread_siblings_list") for folder in folders} - {""}) or None
+    if sys.platform != "linux":
+        return None
+    return physical_cores(Path("/"), frozenset(range(os.cpu_count() or 1)))
 
 
 def cache_sizes() -> list[str]:
     """Return the caches of the first CPU as the system names them, like "L2 2048K"."""
     found = []
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
-        kind, level, size = (_line(folder / name) for name in ("type", "level", "size"))
+        kind, level, size = (read_text(folder / name).strip() for name in ("type", "level", "size"))
         if kind != "Instruction" and level and size:
             found.append(f"L{level} {size}")
     return found
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _output_of(*command: str) -> str:

@@ -223,8 +223,8 @@ def physical_cores(root: Path, cpus: frozenset[int]) -> int:
     cores = set()
     for cpu in cpus:
         topology = root / "sys/devices/system/cpu" / f"cpu{cpu}" / "topology"
-        siblings = _read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list")
-        cores.add(siblings.strip() or str(cpu))
+        siblings, older_name = topology / "core_cpus_list", topology / "thread_siblings_list"
+        cores.add((read_text(siblings) or read_text(older_name)).strip() or str(cpu))
     return max(1, len(cores))
 
 
@@ -240,8 +240,8 @@ def cpu_quota(root: Path) -> float | None:
 
 def _control_groups(root: Path) -> Iterator[tuple[Path, Callable[[Path], float | None]]]:
     """List the folders from this process's group up to the mount point, with their readers."""
-    paths = _group_paths(_read(root / "proc/self/cgroup"))
-    mounts = list(_mounts(_read(root / "proc/self/mountinfo"))) or _USUAL_MOUNTS
+    paths = _group_paths(read_text(root / "proc/self/cgroup"))
+    mounts = list(_mounts(read_text(root / "proc/self/mountinfo"))) or _USUAL_MOUNTS
     for version, mount_root, mount_point in mounts:
         if version not in paths:
             continue
@@ -296,12 +296,12 @@ def _below(path: str, mount_root: str) -> PurePosixPath:
 
 
 def _quota_v2(folder: Path) -> float | None:
-    quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+    quota, _, period = read_text(folder / "cpu.max").strip().partition(" ")
     return _ratio(quota, period or "100000")
 
 
 def _quota_v1(folder: Path) -> float | None:
-    return _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+    return _ratio(read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us"))
 
 
 def _ratio(quota: str, period: str) -> float | None:
@@ -310,7 +310,8 @@ def _ratio(quota: str, period: str) -> float | None:
     return None if count is None or every is None else count / every
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return what a file of the system says, or "" where it is absent or not to be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):  # the latter for a NUL in the path
