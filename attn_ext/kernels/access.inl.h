@@ -25,11 +25,11 @@ FA_INLINE size_t dtype_size(fa_dtype dtype) {
 /* Offset in elements of batch entry b along the leading axes, last axis fastest. */
 static ptrdiff_t lead_offset(const fa_attention *call, const fa_array *array, int64_t b) {
     ptrdiff_t offset = 0;
-    for (int axis = call->n_lead - 1; axis >= 0; axis--) {
+    for (int axis = call->n_lead - 1; axis > 0; axis--) {
         offset += (ptrdiff_t)(b % call->lead_shape[axis]) * array->lead[axis];
         b /= call->lead_shape[axis];
     }
-    return offset;
+    return call->n_lead > 0 ? offset + (ptrdiff_t)b * array->lead[0] : offset;
 }
 
 static row_view plane(const fa_attention *call, const fa_array *array, int64_t b, int64_t head) {

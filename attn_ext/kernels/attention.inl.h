@@ -1,12 +1,15 @@
 /* The entry of attention: tasks, scratch, the pool.
  *
- * A task is a tile of query rows of one (batch entry, kv head), or, where a few rows would leave
- * threads idle, a segment of their keys. No task depends on another, and the bits of a result do
- * not depend on the split.
+ * A task is a tile of query rows of one (batch entry, kv head), or several that are small, or,
+ * where a few rows would leave threads idle, a segment of their keys. No task depends on another,
+ * and the bits of a result do not depend on the split.
  */
 
 /* Multiply-adds that are worth another thread: about 50 us of work. */
 #define WORK_PER_THREAD 1.5e6
+
+/* Those that are worth a task: about 5 us, beside which nothing is to ask whether to stop. */
+#define WORK_PER_TASK 3e4
 
 /* Keys, or numbers in the keys or values of a head, up to which more than half of FEW_ROWS are a
  * tile: where there is little to compute, a panel has less work per row. */
@@ -22,21 +25,28 @@
 typedef struct attention_job {
     const fa_attention *call;
     int is_few;
-    int n_panel;    /* of a tile, at most */
-    int64_t n_tile; /* per group */
+    int n_panel;       /* of a tile, at most */
+    int64_t n_tile;    /* per group */
+    int64_t n_all;     /* of all groups */
+    int64_t n_at_once; /* in a task */
     real *scratch;
     size_t scratch_reals; /* per worker */
 } attention_job;
 
-static void attention_task(void *context, int64_t index, int worker) {
+static void attention_task(void *context, int64_t task, int worker) {
     const attention_job *job = context;
     real *scratch = job->scratch + job->scratch_reals * (size_t)worker;
-    const group g = open_group(job->call, index / job->n_tile);
-    if (job->is_few)
-        run_few(&g, scratch);
-    else /* last tile first: under a causal mask it has most to do */
-        run_tile(&g, (job->n_tile - 1 - index % job->n_tile) * job->n_panel * PANEL, job->n_panel,
-                 scratch);
+    const int64_t first = task * job->n_at_once, end = min_i64(job->n_all, first + job->n_at_once);
+    for (int64_t i = first; i < end; i++) {
+        const int64_t index = quotient(i, job->n_tile);
+        /* last tile first: under a causal mask it has most to do */
+        const int64_t tile_index = job->n_tile - 1 - (i - index * job->n_tile);
+        const group g = open_group(job->call, index);
+        if (job->is_few)
+            run_few(&g, scratch);
+        else
+            run_tile(&g, tile_index * job->n_panel * PANEL, job->n_panel, scratch);
+    }
 }
 
 /* Whether the rows of a group are for few.inl.h. */
@@ -52,12 +62,23 @@ static int threads_for(int64_t allowed, int64_t n_task, double worth) {
     return (int)max_i64(1, (double)n > worth ? (int64_t)worth : n);
 }
 
-static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
+/* Multiply-adds of a call. */
+static double work_of(const fa_attention *call) {
     const double keys = (double)call->n_key * (double)call->n_query;
-    const double work = (double)call->n_batch * (double)call->n_head * keys *
-                        ((double)call->d_head + (double)call->d_value + 8) *
-                        (call->is_causal && call->n_query > 1 ? 0.5 : 1.0);
-    return threads_for(call->n_thread, n_task, work / WORK_PER_THREAD);
+    return (double)call->n_batch * (double)call->n_head * keys *
+           ((double)call->d_head + (double)call->d_value + 8) *
+           (call->is_causal && call->n_query > 1 ? 0.5 : 1.0);
+}
+
+static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
+    return threads_for(call->n_thread, n_task, work_of(call) / WORK_PER_THREAD);
+}
+
+/* Of n_all tiles, how many are a task. */
+static int64_t tiles_at_once(const fa_attention *call, int64_t n_all, int n_worker) {
+    const double n = WORK_PER_TASK * (double)n_all / (work_of(call) + 1);
+    const int64_t most = n_worker > 1 ? n_all / ((int64_t)n_worker * TASKS_PER_THREAD) : n_all;
+    return max_i64(1, n < (double)most ? (int64_t)n : most);
 }
 
 static size_t whole_lines(double n_real) {
@@ -133,16 +154,19 @@ static fa_status attend_by_rows(const fa_attention *call, int64_t n_group, int64
     attention_job job = {.call = call, .is_few = is_few(call, rows)};
     job.n_panel = panels_of_tile(call, n_group, rows);
     job.n_tile = tiles_of(rows, job.n_panel); /* 1 if they are few */
-    const int64_t n_task = n_group * job.n_tile;
-    const int n_worker = worthwhile_threads(call, n_task);
+    job.n_all = n_group * job.n_tile;
+    const int n_worker = worthwhile_threads(call, job.n_all);
+    job.n_at_once = tiles_at_once(call, job.n_all, n_worker);
+    const int64_t n_task = (job.n_all + job.n_at_once - 1) / job.n_at_once;
     const double scratch = job.is_few ? few_reals(call) : tile_reals(call, job.n_panel);
     if (is_too_large((double)n_worker * scratch))
         return FA_NO_MEMORY;
     job.scratch_reals = whole_lines(scratch);
     const size_t n_byte = (size_t)n_worker * job.scratch_reals * sizeof(real) + 64;
     if (call->plan) {
-        *call->plan = (fa_plan){job.is_few ? "few" : "tile", min_i64(rows, job.n_panel * PANEL),
-                                n_task, n_worker, n_byte};
+        const int64_t rows_at_once = min_i64(rows, job.n_panel * PANEL) * job.n_at_once;
+        *call->plan =
+            (fa_plan){job.is_few ? "few" : "tile", rows_at_once, n_task, n_worker, n_byte};
         return FA_OK;
     }
     char *memory;

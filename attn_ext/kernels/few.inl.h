@@ -51,8 +51,10 @@ static void place_few(few *f, const group *g, real *scratch) {
 
 static void set_rules(few *f) {
     f->n_row = (int)f->g->n_row;
-    for (int r = 0; r < f->n_row; r++)
-        f->rule[r] = rule_of_row(f->g, r);
+    int r = 0;
+    for (int64_t query = 0; query < f->g->call->n_query; query++)
+        for (int64_t head = 0; head < f->g->n_heads; head++)
+            f->rule[r++] = rule_of_row(f->g, query, head);
 }
 
 static void load_few(few *f) {

@@ -46,6 +46,10 @@ FA_INLINE const real *scale_of_key(const row_view *scale, int64_t j) {
     return scale->data ? (const real *)scale->data + j * scale->column : NULL;
 }
 
+/* a / b of numbers that are not negative. 64 bits take up to 90 cycles on some CPUs, 32 a third. */
+FA_INLINE int64_t quotient(int64_t a, int64_t b) {
+    return (a | b) <= UINT32_MAX ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+}
 FA_INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 FA_INLINE int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -65,9 +69,9 @@ FA_INLINE char *row_of(const head_rows *rows, int64_t query, int64_t head) {
 static group open_group(const fa_attention *call, int64_t index) {
     group g; /* every field is set below */
     g.call = call;
-    g.batch = index / call->n_kv_head;
-    g.n_heads = call->n_head / call->n_kv_head;
-    const int64_t kv_head = index % call->n_kv_head;
+    g.batch = quotient(index, call->n_kv_head);
+    g.n_heads = quotient(call->n_head, call->n_kv_head);
+    const int64_t kv_head = index - g.batch * call->n_kv_head;
     g.first_head = kv_head * g.n_heads;
     g.n_row = call->n_query * g.n_heads;
     g.n_key = call->kv_lengths ? call->kv_lengths[g.batch] : call->n_key;
@@ -92,11 +96,12 @@ static group open_group(const fa_attention *call, int64_t index) {
     return g;
 }
 
-static row_rule rule_of_row(const group *g, int64_t r) {
+/* Row query * g->n_heads + head. */
+static row_rule rule_of_row(const group *g, int64_t query, int64_t head) {
     const fa_attention *call = g->call;
     row_rule rule;
-    rule.query = r / g->n_heads;
-    rule.head = g->first_head + r % g->n_heads;
+    rule.query = query;
+    rule.head = g->first_head + head;
     rule.position = rule.query + g->query_offset;
     rule.first = 0;
     rule.end = g->n_key;

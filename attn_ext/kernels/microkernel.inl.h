@@ -19,22 +19,23 @@
 #define PAIR_ROWS 0 /* rows for two panels at once; 0: never two */
 #endif
 #define PANEL (PANEL_VECS * VEC_LANES)
+#define NARROW_VECS (PANEL_VECS / 2) /* of a panel whose other half has no row */
+#define NARROW_KERNEL_ROWS 12        /* with these; divides FA_KEY_BLOCK */
 #define PANELS_AT_ONCE (PAIR_ROWS > 0 ? 2 : 1)
 
-/* Row by row, n_panel * PANEL_VECS vectors each. */
+/* Row by row, n_vec vectors each. */
 typedef struct row_sums {
-    vec c[KERNEL_ROWS * PANEL_VECS]; /* PAIR_ROWS is half of KERNEL_ROWS at most */
+    vec c[KERNEL_ROWS * PANEL_VECS]; /* no other shape has more */
 } row_sums;
 
-/* b: n_panel panels, `next_panel` reals apart. n_row and n_panel are constants at every call, so
- * the loops over rows and vectors unroll into registers. */
-FA_INLINE row_sums multiply_rows(int n_row, int n_panel, const real *a, ptrdiff_t a_row,
+/* b: n_vec vectors of one panel or two, `next_panel` reals apart. n_row and n_vec are constants at
+ * every call, so the loops over rows and vectors unroll into registers. */
+FA_INLINE row_sums multiply_rows(int n_row, int n_vec, const real *a, ptrdiff_t a_row,
                                  ptrdiff_t a_step, const real *b, ptrdiff_t next_panel,
                                  ptrdiff_t n_step) {
     row_sums sums;
     /* offsets of more than 6 rows would need too many registers */
     const real *a6 = n_row > 6 ? a + 6 * a_row : a;
-    const int n_vec = n_panel * PANEL_VECS;
     for (int m = 0; m < n_row; m++)
         for (int v = 0; v < n_vec; v++)
             sums.c[m * n_vec + v] = v_set1(0);

@@ -12,24 +12,24 @@ FA_INLINE void ask_for_rows(const block *b, const row_view *view, int64_t n_colu
 /* ---- scores ---- */
 
 /* Plain: the score is the product times the factor and nothing else. b: one block for each of the
- * n_panel panels. */
-FA_INLINE void score_rows(int n_row, int n_panel, int is_plain, const tile *t, const block *b,
+ * panels that n_vec vectors are. */
+FA_INLINE void score_rows(int n_row, int n_vec, int is_plain, const tile *t, const block *b,
                           const score_rules *rules, const real *query, int j) {
     const vec factor = v_set1(t->g->score_factor);
     const real *key_scale = is_plain ? NULL : scale_of_key(&t->g->key_scale, b->first_key + j);
     const ptrdiff_t scale_step = t->g->key_scale.column, d = (ptrdiff_t)t->g->call->d_head;
     const int is_final = !is_plain && rules->form.softcap == 0 && has_rules(rules);
     ask_for_rows(b, &t->g->key, d, j, j + n_row);
-    const row_sums dot = multiply_rows(n_row, n_panel, b->key + j * b->key_row, b->key_row,
+    const row_sums dot = multiply_rows(n_row, n_vec, b->key + j * b->key_row, b->key_row,
                                        b->key_step, query, PANEL * d, d);
     FA_UNROLL
-    for (int w = 0; w < n_panel * PANEL_VECS; w++) {
+    for (int w = 0; w < n_vec; w++) {
         const int v = w % PANEL_VECS;
         real *scores = b[w / PANEL_VECS].scores + j * PANEL + v * VEC_LANES;
         real *block_max = b[w / PANEL_VECS].block_max + v * VEC_LANES;
         vec max = v_load(block_max);
         for (int m = 0; m < n_row; m++) {
-            vec x = dot.c[m * n_panel * PANEL_VECS + w];
+            vec x = dot.c[m * n_vec + w];
             if (key_scale)
                 x = v_mul(x, v_set1(key_scale[m * scale_step]));
             x = v_mul(x, factor);
@@ -42,19 +42,19 @@ FA_INLINE void score_rows(int n_row, int n_panel, int is_plain, const tile *t, c
     }
 }
 
-FA_INLINE void score_panels_as(int n_row, int n_panel, int is_plain, const tile *t, const block *b,
+FA_INLINE void score_panels_as(int n_row, int n_vec, int is_plain, const tile *t, const block *b,
                                const score_rules *rules, const real *query) {
     int j = b->first;
-    for (int i = 0; i < n_panel * PANEL_VECS; i++)
+    for (int i = 0; i < n_vec; i++)
         v_store(b[i / PANEL_VECS].block_max + i % PANEL_VECS * VEC_LANES, v_set1(-REAL_INFINITY));
     for (; j + n_row <= b->end; j += n_row)
-        score_rows(n_row, n_panel, is_plain, t, b, rules, query, j);
+        score_rows(n_row, n_vec, is_plain, t, b, rules, query, j);
     for (; n_row > 6 && j + 4 <= b->end; j += 4)
-        score_rows(4, n_panel, is_plain, t, b, rules, query, j);
+        score_rows(4, n_vec, is_plain, t, b, rules, query, j);
     for (; j + 2 <= b->end; j += 2)
-        score_rows(2, n_panel, is_plain, t, b, rules, query, j);
+        score_rows(2, n_vec, is_plain, t, b, rules, query, j);
     if (j < b->end)
-        score_rows(1, n_panel, is_plain, t, b, rules, query, j);
+        score_rows(1, n_vec, is_plain, t, b, rules, query, j);
 }
 
 FA_INLINE const real *query_of_panel(const tile *t, int panel) {
@@ -63,21 +63,39 @@ FA_INLINE const real *query_of_panel(const tile *t, int panel) {
 
 /* Functions of their own: what else there is would take registers from the loops. */
 FA_NOINLINE void score_plain(const tile *t, const block *b, const real *query) {
-    score_panels_as(KERNEL_ROWS, 1, 1, t, b, NULL, query);
+    score_panels_as(KERNEL_ROWS, PANEL_VECS, 1, t, b, NULL, query);
+}
+
+FA_NOINLINE void score_narrow_plain(const tile *t, const block *b, const real *query) {
+    score_panels_as(NARROW_KERNEL_ROWS, NARROW_VECS, 1, t, b, NULL, query);
 }
 
 FA_NOINLINE void score_with_rules(const tile *t, const block *b, const score_rules *rules,
                                   const real *query) {
-    score_panels_as(KERNEL_ROWS, 1, 0, t, b, rules, query);
+    score_panels_as(KERNEL_ROWS, PANEL_VECS, 0, t, b, rules, query);
+}
+
+FA_NOINLINE void score_narrow_with_rules(const tile *t, const block *b, const score_rules *rules,
+                                         const real *query) {
+    score_panels_as(NARROW_KERNEL_ROWS, NARROW_VECS, 0, t, b, rules, query);
 }
 
 /* Final scores of one panel and block, and their maximum. */
 static void score_panel(const tile *t, const block *b, int panel) {
+    const real *query = query_of_panel(t, panel);
+    const int is_full = b->n_vec == PANEL_VECS;
+    if (!t->g->has_long_form && !b->needs_mask && !b->needs_range && !t->g->key_scale.data) {
+        if (is_full)
+            score_plain(t, b, query);
+        else
+            score_narrow_plain(t, b, query);
+        return;
+    }
     const score_rules rules = open_rules(t, b, panel);
-    if (!has_rules(&rules) && !t->g->key_scale.data)
-        score_plain(t, b, query_of_panel(t, panel));
+    if (is_full)
+        score_with_rules(t, b, &rules, query);
     else
-        score_with_rules(t, b, &rules, query_of_panel(t, panel));
+        score_narrow_with_rules(t, b, &rules, query);
     if (rules.form.softcap != 0)
         finish_capped(b, &rules);
 }
@@ -85,11 +103,11 @@ static void score_panel(const tile *t, const block *b, int panel) {
 /* ---- softmax ---- */
 
 /* Scores to weights of the block; max and sum move on; alpha is what older sums shrink by. */
-FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
+FA_INLINE void softmax_of_vectors(int n_vec, const tile *t, const block *b, int panel) {
     const group *g = t->g;
     vec base[PANEL_VECS], sum[PANEL_VECS];
     real *max = t->segment.max + panel * PANEL;
-    for (int v = 0; v < PANEL_VECS; v++) {
+    for (int v = 0; v < n_vec; v++) {
         const vec old = v_load(max + v * VEC_LANES);
         const vec both = v_max(old, v_load(b->block_max + v * VEC_LANES));
         base[v] = v_base(both);
@@ -106,7 +124,7 @@ FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
     const ptrdiff_t scale_step = g->value_scale.column;
     real *scores = b->scores;
     for (int j = b->first; j < end; j++)
-        for (int v = 0; v < PANEL_VECS; v++) {
+        for (int v = 0; v < n_vec; v++) {
             real *score = scores + j * PANEL + v * VEC_LANES;
             const vec x = v_load(score);
             vec p = v_exp2(v_sub(x, base[v]));
@@ -116,57 +134,67 @@ FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
                            v_mul(p, v_set1(value_scale[j * scale_step])));
             v_store(score, p);
         }
-    for (int v = 0; v < PANEL_VECS; v++) {
+    for (int v = 0; v < n_vec; v++) {
         real *l = t->segment.sum + panel * PANEL + v * VEC_LANES;
         v_store(l, v_fma(v_load(l), v_load(b->alpha + v * VEC_LANES), sum[v]));
     }
 }
 
+FA_NOINLINE void softmax_panel(const tile *t, const block *b, int panel) {
+    if (b->n_vec == PANEL_VECS)
+        softmax_of_vectors(PANEL_VECS, t, b, panel);
+    else
+        softmax_of_vectors(NARROW_VECS, t, b, panel);
+}
+
 /* ---- output ---- */
 
-FA_INLINE void add_columns(int n_column, int n_panel, const tile *t, const block *b, real *out,
+FA_INLINE void add_columns(int n_column, int n_vec, const tile *t, const block *b, real *out,
                            ptrdiff_t d) {
     const ptrdiff_t n = (ptrdiff_t)t->g->call->d_value;
     if (b->n_ahead > 0) /* an even share of them */
         ask_for_rows(b, &t->g->value, n, b->n_ahead * d / n, b->n_ahead * (d + n_column) / n);
     const row_sums sums = multiply_rows(
-        n_column, n_panel, b->value + d * b->value_step + b->first * b->value_row, b->value_step,
+        n_column, n_vec, b->value + d * b->value_step + b->first * b->value_row, b->value_step,
         b->value_row, b->scores + b->first * PANEL, FA_KEY_BLOCK * PANEL, b->end - b->first);
     const int is_first = b->is_first;
     const ptrdiff_t next_panel = PANEL * n;
     for (int m = 0; m < n_column; m++)
-        for (int w = 0; w < n_panel * PANEL_VECS; w++) {
+        for (int w = 0; w < n_vec; w++) {
             const int panel = w / PANEL_VECS, lane = w % PANEL_VECS * VEC_LANES;
             real *o = out + panel * next_panel + (d + m) * PANEL + lane;
-            const vec sum = sums.c[m * n_panel * PANEL_VECS + w];
+            const vec sum = sums.c[m * n_vec + w];
             v_store(o, is_first ? sum : v_fma(v_load(o), v_load(b[panel].alpha + lane), sum));
         }
 }
 
-FA_INLINE void add_values_of_panels(int n_column, int n_panel, const tile *t, const block *b,
-                                    real *out) {
+FA_INLINE void add_all_columns(int n_column, int n_vec, const tile *t, const block *b, real *out) {
     const ptrdiff_t n = (ptrdiff_t)t->g->call->d_value;
     ptrdiff_t d = 0;
     for (; d + n_column <= n; d += n_column)
-        add_columns(n_column, n_panel, t, b, out, d);
+        add_columns(n_column, n_vec, t, b, out, d);
     for (; d + 4 <= n; d += 4)
-        add_columns(4, n_panel, t, b, out, d);
+        add_columns(4, n_vec, t, b, out, d);
     if (d + 2 <= n) {
-        add_columns(2, n_panel, t, b, out, d);
+        add_columns(2, n_vec, t, b, out, d);
         d += 2;
     }
     if (d < n)
-        add_columns(1, n_panel, t, b, out, d);
+        add_columns(1, n_vec, t, b, out, d);
 }
 
 FA_NOINLINE void add_values(const tile *t, const block *b, real *out) {
-    add_values_of_panels(KERNEL_ROWS, 1, t, b, out);
+    add_all_columns(KERNEL_ROWS, PANEL_VECS, t, b, out);
+}
+
+FA_NOINLINE void add_values_of_narrow(const tile *t, const block *b, real *out) {
+    add_all_columns(NARROW_KERNEL_ROWS, NARROW_VECS, t, b, out);
 }
 
 /* The same with values selected by visibility: what is hidden may be NaN or infinite. */
 FA_NOINLINE void add_visible_values(const tile *t, const block *b, real *out) {
     for (ptrdiff_t d = 0; d < t->g->call->d_value; d++)
-        for (int v = 0; v < PANEL_VECS; v++) {
+        for (int v = 0; v < b->n_vec; v++) {
             vec sum = v_set1(0);
             for (int j = b->first; j < b->end; j++) {
                 const int at = j * PANEL + v * VEC_LANES;
@@ -214,17 +242,19 @@ static void attend_panel(const tile *t, const block *b, int panel) {
     softmax_panel(t, b, panel);
     if (t->careful)
         add_visible_values(t, b, output_of_panel(t, panel));
-    else
+    else if (b->n_vec == PANEL_VECS)
         add_values(t, b, output_of_panel(t, panel));
+    else
+        add_values_of_narrow(t, b, output_of_panel(t, panel));
 }
 
 #if PAIR_ROWS > 0
 FA_NOINLINE void score_pair(const tile *t, const block pair[2], const real *query) {
-    score_panels_as(PAIR_ROWS, 2, 1, t, pair, NULL, query);
+    score_panels_as(PAIR_ROWS, 2 * PANEL_VECS, 1, t, pair, NULL, query);
 }
 
 FA_NOINLINE void add_values_of_pair(const tile *t, const block pair[2], real *out) {
-    add_values_of_panels(PAIR_ROWS, 2, t, pair, out);
+    add_all_columns(PAIR_ROWS, 2 * PANEL_VECS, t, pair, out);
 }
 
 /* Each of the usual kinds of rules in a loop that knows of no other. */
@@ -268,31 +298,31 @@ static void attend_pair(const tile *t, const block pair[2], int panel) {
 }
 #endif
 
-/* What panel `panel` makes of a block, and the next one if two may be taken at once; returns how
+/* Whether two panels may be taken at once. */
+FA_INLINE int is_pair(const tile *t, const block b[2]) {
+    return b[0].first == b[1].first && b[0].end == b[1].end && b[0].first < b[0].end &&
+           b[0].is_first == b[1].is_first && b[1].n_vec == PANEL_VECS && !t->careful &&
+           !t->g->key_scale.data;
+}
+
+/* What panel `panel` makes of a block, and the next one if there are arrays for two; returns how
  * many these are. */
-static int attend_panels(tile *t, const block *b, int panel, int64_t end_of_block) {
+static int attend_panels(tile *t, block b[PANELS_AT_ONCE], int panel, int64_t end_of_block) {
     const int n = panel + PANELS_AT_ONCE <= t->n_panel ? PANELS_AT_ONCE : 1;
-    block part[2];
     for (int i = 0; i < n; i++) {
-        part[i] = *b;
-        part[i].scores += i * FA_KEY_BLOCK * PANEL;
-        part[i].mask += i * FA_KEY_BLOCK * PANEL; /* bytes */
-        part[i].bias += i * FA_KEY_BLOCK * PANEL;
-        part[i].alpha += i * PANEL;
-        part[i].block_max += i * PANEL;
-        panel_range(t, panel + i, end_of_block, &part[i]);
-        if (t->g->call->mask.data && part[i].first < part[i].end)
-            load_mask(t, &part[i], panel + i);
-        part[i].is_first = !t->has_sums[panel + i];
-        t->has_sums[panel + i] |= part[i].first < part[i].end;
+        b[i].n_vec = vectors_of_panel(t, panel + i);
+        b[i].needs_mask = 0;
+        panel_range(t, panel + i, end_of_block, &b[i]);
+        if (t->g->call->mask.data && b[i].first < b[i].end)
+            load_mask(t, &b[i], panel + i);
+        b[i].is_first = !t->has_sums[panel + i];
+        t->has_sums[panel + i] |= b[i].first < b[i].end;
     }
-    if (n == 2 && part[0].first == part[1].first && part[0].end == part[1].end &&
-        part[0].first < part[0].end && part[0].is_first == part[1].is_first && !t->careful &&
-        !t->g->key_scale.data) {
-        attend_pair(t, part, panel);
+    if (n == 2 && is_pair(t, b)) {
+        attend_pair(t, b, panel);
         return n;
     }
     for (int i = 0; i < n; i++)
-        attend_panel(t, &part[i], panel + i);
+        attend_panel(t, &b[i], panel + i);
     return n;
 }

@@ -44,20 +44,24 @@ FA_INLINE vec output_of(vec o, vec alpha, vec sum, vec live) {
     return v_drop(v_eq(live, v_set1(0)), v_div(v_mul(o, alpha), sum));
 }
 
-/* The same of n vectors. A division takes as long as ten multiplications on some CPUs. */
-FA_INLINE void outputs_of(int n, vec *x, vec alpha, vec sum, vec inverse_sum, vec live) {
-    vec least = v_abs(x[0]), most = least;
+/* The same of n vectors. A division takes as long as ten multiplications on some CPUs. Lanes of
+ * *nonfinite become NaN where the sums have a number that is not finite. */
+FA_INLINE void outputs_of(int n, vec *x, vec alpha, vec sum, vec inverse_sum, vec live,
+                          vec *nonfinite) {
+    vec least = v_abs(x[0]), most = least; /* a sum, as a NaN is in that but in no maximum */
     for (int k = 1; HAS_QUOTIENT && k < n; k++) {
         least = v_min(v_abs(x[k]), least);
-        most = v_max(v_abs(x[k]), most);
+        most = v_add(v_abs(x[k]), most);
     }
     const int is_plain = m_all(v_eq(alpha, v_set1(1))) && v_is_moderate(sum, sum);
     if (HAS_QUOTIENT && is_plain && v_is_moderate(least, most))
         for (int k = 0; k < n; k++)
             x[k] = v_quotient(x[k], sum, inverse_sum);
     else
-        for (int k = 0; k < n; k++)
+        for (int k = 0; k < n; k++) {
+            *nonfinite = v_add(*nonfinite, v_sub(x[k], x[k]));
             x[k] = output_of(x[k], alpha, sum, live);
+        }
 }
 
 /* One NaN, no negative zero. */

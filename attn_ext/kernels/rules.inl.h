@@ -42,13 +42,13 @@ static void load_bias(const tile *t, const block *b, int panel) {
         real shared[FA_KEY_BLOCK];
         widen_row(shared, rows[0], array->dtype, n, array->column);
         for (int j = 0; j < n; j++)
-            for (int v = 0; v < PANEL_VECS; v++)
+            for (int v = 0; v < b->n_vec; v++)
                 v_store(to + j * PANEL + v * VEC_LANES, v_set1(shared[j]));
         return;
     }
     if (array->column == 1)
         prefetch_next_plane(rows, n * size);
-    for (int lane = 0; lane < PANEL; lane += VEC_LANES)
+    for (int lane = 0; lane < b->n_vec * VEC_LANES; lane += VEC_LANES)
         transpose_rows(to + lane, rows + lane, array->dtype, n, array->column);
 }
 
@@ -77,14 +77,14 @@ static void load_mask_plane(const tile *t, const block *b, int panel) {
         rows[lane] = row ? row + (ptrdiff_t)b->first_key * array->column : NULL;
     }
     if (is_one_row(rows)) {
-        for (int v = 0; v < PANEL_VECS; v++)
+        for (int v = 0; v < b->n_vec; v++)
             for (int j = b->first; j < b->end; j++)
                 memset(mask_at(b, v, j), rows[0][j * array->column], VEC_LANES);
         return;
     }
     if (array->column == 1)
         prefetch_next_plane(rows, b->end);
-    for (int v = 0; v < PANEL_VECS; v++)
+    for (int v = 0; v < b->n_vec; v++)
         for (int j = begin; j < b->end; j += BYTES) {
             bytes r[VEC_LANES];
             for (int i = 0; i < VEC_LANES; i++) {
@@ -119,7 +119,7 @@ static void trim_to_mask(block *b) {
     for (int at_end = 0; at_end < 2; at_end++)
         while (b->first < b->end) {
             int any = 0;
-            for (int v = 0; v < PANEL_VECS; v++)
+            for (int v = 0; v < b->n_vec; v++)
                 any |= !m_all(m_zero_bytes(mask_at(b, v, at_end ? b->end - 1 : b->first)));
             if (any)
                 break;
@@ -199,7 +199,7 @@ static score_rules open_rules(const tile *t, const block *b, int panel) {
     rules.needs_mask = b->needs_mask;
     rules.needs_range = b->needs_range;
     if (rules.needs_range || rules.form.has_slopes)
-        for (int v = 0; v < PANEL_VECS; v++)
+        for (int v = 0; v < b->n_vec; v++)
             rules.lanes[v] = rules_of_lanes(rules.rule + v * VEC_LANES, b->first_key);
     return rules;
 }
@@ -237,7 +237,7 @@ FA_INLINE void finish_block(int has_softcap, score_rules rules, const block *b) 
     const score_form form = rules.form; /* locals, as in softmax_panel */
     const int end = b->end;
     real *scores = b->scores;
-    for (int v = 0; v < PANEL_VECS; v++) {
+    for (int v = 0; v < b->n_vec; v++) {
         vec max = v_set1(-REAL_INFINITY);
         for (int j = b->first; j < end; j++) {
             real *score = scores + j * PANEL + v * VEC_LANES;

@@ -48,12 +48,24 @@ static void place_tile(tile *t, const group *g, int n_panel, real *scratch) {
 static void load_queries(tile *t, int row, real *query) {
     const fa_attention *call = t->g->call;
     const char *rows[VEC_LANES] = {NULL};
+    int64_t index = quotient(t->first_row + row, t->g->n_heads);
+    int64_t head = t->first_row + row - index * t->g->n_heads;
     for (int i = 0; i < VEC_LANES && row + i < t->n_row; i++) {
-        const row_rule rule = rule_of_row(t->g, t->first_row + row + i);
-        rows[i] = row_of(&t->g->query, rule.query, rule.head);
-        t->rule[row + i] = rule;
+        row_rule *rule = &t->rule[row + i];
+        *rule = rule_of_row(t->g, index, head);
+        rows[i] = row_of(&t->g->query, index, rule->head);
+        if (++head == t->g->n_heads) {
+            head = 0;
+            index++;
+        }
     }
     transpose_rows(query, rows, call->query.dtype, call->d_head, call->query.column);
+}
+
+/* Those of its panels that are computed. */
+FA_INLINE int lanes_of_tile(const tile *t) {
+    const int last = t->n_panel - 1;
+    return last * PANEL + vectors_of_panel(t, last) * VEC_LANES;
 }
 
 static void load_tile(tile *t, int64_t first_row, int n_panel) {
@@ -61,9 +73,8 @@ static void load_tile(tile *t, int64_t first_row, int n_panel) {
     t->first_row = first_row;
     t->n_row = (int)min_i64(n_panel * PANEL, t->g->n_row - first_row);
     t->n_panel = (t->n_row + PANEL - 1) / PANEL;
-    const int n_lane = t->n_panel * PANEL;
-    memset(t->rule + t->n_row, 0, sizeof *t->rule * (size_t)(n_lane - t->n_row));
-    for (int i = 0; i < n_lane; i += VEC_LANES) {
+    memset(t->rule + t->n_row, 0, sizeof *t->rule * (size_t)(t->n_panel * PANEL - t->n_row));
+    for (int i = 0; i < lanes_of_tile(t); i += VEC_LANES) {
         real *query = t->query + (ptrdiff_t)(i / PANEL * PANEL) * call->d_head + i % PANEL;
         if (i < t->n_row) {
             load_queries(t, i, query);
@@ -105,31 +116,44 @@ static const real *block_rows(const row_view *view, int64_t first, int64_t n, in
     return copy;
 }
 
-/* With its keys; values are read by add_values alone. */
-static block open_block(const tile *t, int64_t first_key, int64_t end_key) {
+/* What all panels share of it, each in arrays of its own: keys first_key .. end_key. Filled where
+ * it stays; copies of what was just written wait for it. */
+static void open_block(const tile *t, int64_t first_key, int64_t end_key, block b[PANELS_AT_ONCE]) {
     const group *g = t->g;
-    block b = {0};
-    b.first_key = first_key;
-    b.scores = t->scores;
-    b.mask = t->mask;
-    b.bias = t->bias;
-    b.alpha = t->alpha;
-    b.block_max = t->block_max;
-    b.key = block_rows(&g->key, first_key, end_key - first_key, g->call->d_head, t->n_panel, t->key,
-                       &b.key_row, &b.key_step);
-    return b;
+    ptrdiff_t row, step;
+    const real *key = block_rows(&g->key, first_key, end_key - first_key, g->call->d_head,
+                                 t->n_panel, t->key, &row, &step);
+    for (int i = 0; i < PANELS_AT_ONCE; i++) {
+        b[i].first_key = first_key;
+        b[i].scores = t->scores + i * FA_KEY_BLOCK * PANEL;
+        b[i].mask = t->mask + i * FA_KEY_BLOCK * PANEL;
+        b[i].bias = t->bias + i * FA_KEY_BLOCK * PANEL;
+        b[i].alpha = t->alpha + i * PANEL;
+        b[i].block_max = t->block_max + i * PANEL;
+        b[i].key = key;
+        b[i].key_row = row;
+        b[i].key_step = step;
+    }
 }
 
-static void open_values(const tile *t, block *b, int64_t end_key) {
+/* Its values too, and how many rows of the next block it asks for. */
+static void open_values(const tile *t, int64_t end_key, int n_ahead, block b[PANELS_AT_ONCE]) {
     const group *g = t->g;
-    b->value = block_rows(&g->value, b->first_key, end_key - b->first_key, g->call->d_value,
-                          t->n_panel, t->value, &b->value_row, &b->value_step);
+    ptrdiff_t row, step;
+    const real *value = block_rows(&g->value, b->first_key, end_key - b->first_key,
+                                   g->call->d_value, t->n_panel, t->value, &row, &step);
+    for (int i = 0; i < PANELS_AT_ONCE; i++) {
+        b[i].value = value;
+        b[i].value_row = row;
+        b[i].value_step = step;
+        b[i].n_ahead = n_ahead;
+    }
 }
 
 /* (M, L, O) with the (m, l, o) of the next segment. */
 static void merge_segment(const tile *t) {
     const int64_t d_value = t->g->call->d_value;
-    for (int i = 0; i < t->n_panel * PANEL; i += VEC_LANES) {
+    for (int i = 0; i < lanes_of_tile(t); i += VEC_LANES) {
         const vec old = v_load(t->total.max + i), next = v_load(t->segment.max + i);
         const vec both = v_max(old, next);
         const vec base = v_base(both);
@@ -175,11 +199,14 @@ static int attend_tile(tile *t) {
         memset(t->has_sums, 0, sizeof t->has_sums);
         for (first -= first % FA_KEY_BLOCK; first < stop; first += FA_KEY_BLOCK) {
             const int64_t end_of_block = min_i64(stop, first + FA_KEY_BLOCK);
-            block b = open_block(t, first, end_of_block);
-            open_values(t, &b, end_of_block);
-            b.n_ahead = rows_ahead(t, end_of_block, stop);
-            for (int panel = 0; panel < t->n_panel; b.n_ahead = 0)
-                panel += attend_panels(t, &b, panel, end_of_block);
+            block b[PANELS_AT_ONCE];
+            open_block(t, first, end_of_block, b);
+            open_values(t, end_of_block, rows_ahead(t, end_of_block, stop), b);
+            for (int panel = 0; panel < t->n_panel;) {
+                panel += attend_panels(t, b, panel, end_of_block);
+                for (int i = 0; i < PANELS_AT_ONCE; i++)
+                    b[i].n_ahead = 0;
+            }
         }
         for (int panel = 0; panel < t->n_panel; panel++)
             if (!t->has_sums[panel])
@@ -196,29 +223,10 @@ static int attend_tile(tile *t) {
     return 1;
 }
 
-/* Whether a row that sees a key and is not NaN has a column that is not finite. */
-static int tile_is_suspect(const tile *t) {
-    const int64_t d_value = t->g->call->d_value;
-    real zeros[VEC_LANES];
-    for (int row = 0; row < t->n_row; row += VEC_LANES) {
-        const real *out = t->total.out + (ptrdiff_t)(row / PANEL * PANEL) * d_value + row % PANEL;
-        vec zero = v_set1(0); /* NaN once an x - x is */
-        for (int64_t d = 0; d < d_value; d++) {
-            const vec x = v_load(out + d * PANEL);
-            zero = v_add(zero, v_sub(x, x));
-        }
-        v_store(zeros, zero);
-        for (int i = 0; i < VEC_LANES && row + i < t->n_row; i++)
-            if (zeros[i] != 0 && t->total.sum[row + i] > 0)
-                return 1;
-    }
-    return 0;
-}
-
 /* t of one panel to weights, in place: exp2(t - max) / sum, selected. */
 static void weigh_panel(const tile *t, const block *b, int panel) {
     const vec hidden = v_set1(-REAL_INFINITY), zero = v_set1(0);
-    for (int v = 0; v < PANEL_VECS; v++) {
+    for (int v = 0; v < b->n_vec; v++) {
         const int lane = panel * PANEL + v * VEC_LANES;
         const vec max = v_load(t->total.max + lane), sum = v_load(t->total.sum + lane);
         const vec base = v_base(max);
@@ -237,71 +245,102 @@ static void write_weights(const tile *t) {
     for (int64_t first = range.first - range.first % FA_KEY_BLOCK;
          first < range.end && !fa_pool_leaving(); first += FA_KEY_BLOCK) {
         const int64_t end = min_i64(range.end, first + FA_KEY_BLOCK);
-        block whole = open_block(t, first, end);
+        block b[PANELS_AT_ONCE];
+        open_block(t, first, end, b);
+        b->n_ahead = 0;
         for (int panel = 0; panel < t->n_panel; panel++) {
-            block b = whole;
-            b.needs_mask = call->mask.data != NULL;
-            panel_range(t, panel, end, &b);
-            if (b.first == b.end)
+            b->n_vec = vectors_of_panel(t, panel);
+            b->needs_mask = call->mask.data != NULL;
+            panel_range(t, panel, end, b);
+            if (b->first == b->end)
                 continue;
             if (call->mask.data)
-                load_mask_plane(t, &b, panel);
-            load_bias(t, &b, panel);
-            score_panel(t, &b, panel);
-            weigh_panel(t, &b, panel);
+                load_mask_plane(t, b, panel);
+            load_bias(t, b, panel);
+            score_panel(t, b, panel);
+            weigh_panel(t, b, panel);
             for (int lane = 0; lane < PANEL && panel * PANEL + lane < t->n_row; lane++) {
                 const row_rule *rule = &t->rule[panel * PANEL + lane];
                 char *row = row_of(&t->g->weights, rule->query, rule->head);
-                for (int j = b.first; j < b.end; j++)
+                for (int j = b->first; j < b->end; j++)
                     put(row, call->weights.dtype, (ptrdiff_t)(first + j) * call->weights.column,
-                        b.scores[j * PANEL + lane]);
+                        b->scores[j * PANEL + lane]);
             }
         }
     }
 }
 
-/* Up to VEC_LANES rows of the output, one per lane of total (d_value, PANEL), turned into rows. */
-FA_INLINE void write_columns(fa_dtype dtype, ptrdiff_t step, char *const *to, int n_row,
-                             const real *total, ptrdiff_t n, vec alpha, vec sum, vec live) {
+/* Up to VEC_LANES rows of the output, one per lane of total (d_value, PANEL), turned into rows.
+ * Returns NaN in the lanes whose total has a column that is not finite, else 0. */
+FA_INLINE vec write_columns(fa_dtype dtype, ptrdiff_t step, char *const *to, int n_row,
+                            const real *total, ptrdiff_t n, vec alpha, vec sum, vec live) {
     const vec inverse_sum = v_div(v_set1(1), sum);
+    vec nonfinite = v_set1(0);
     for (ptrdiff_t d = 0; d < n; d += VEC_LANES) {
         const int width = n - d < VEC_LANES ? (int)(n - d) : VEC_LANES;
         vec x[VEC_LANES];
         for (int k = 0; k < VEC_LANES; k++)
             x[k] = k < width ? v_load(total + (d + k) * PANEL) : v_set1(1);
-        outputs_of(VEC_LANES, x, alpha, sum, inverse_sum, live);
+        outputs_of(VEC_LANES, x, alpha, sum, inverse_sum, live, &nonfinite);
         v_transpose(x);
         for (int i = 0; i < n_row; i++)
             store_columns(to[i], dtype, step, d, width, x[i]);
     }
+    return nonfinite;
 }
 
-/* Output and lse of up to VEC_LANES rows. */
-static void write_rows(const tile *t, int row) {
+/* end_row of n_row rows; returns their sums. */
+static vec end_rows(const tile *t, int row, int n_row, vec *alpha, vec *live) {
+    real alphas[VEC_LANES], sums[VEC_LANES], lives[VEC_LANES];
+    for (int i = 0; i < VEC_LANES; i++) /* lanes without a row keep these */
+        alphas[i] = sums[i] = lives[i] = 1;
+    for (int i = 0; i < n_row; i++) {
+        const row_end end =
+            end_row(t->g, &t->rule[row + i], &t->total.max[row + i], &t->total.sum[row + i]);
+        alphas[i] = end.alpha;
+        sums[i] = end.sum;
+        lives[i] = end.live;
+    }
+    *alpha = v_load(alphas);
+    *live = v_load(lives);
+    return v_load(sums);
+}
+
+/* Output and lse of up to VEC_LANES rows. Returns whether one of them that sees a key and is not
+ * NaN has a column that is not finite. */
+static int write_rows(const tile *t, int row) {
     const group *g = t->g;
     const int n_row = (int)min_i64(VEC_LANES, t->n_row - row);
     const ptrdiff_t n = (ptrdiff_t)g->call->d_value, step = g->output.column;
     const real *total = t->total.out + (ptrdiff_t)(row / PANEL * PANEL) * n + row % PANEL;
-    real alphas[VEC_LANES] = {0}, sums[VEC_LANES] = {0}, lives[VEC_LANES] = {0};
+    vec alpha = v_set1(1), sum = v_load(t->total.sum + row);
+    vec live = v_select(v_eq(sum, v_set1(0)), v_set1(0), v_set1(1));
     char *to[VEC_LANES];
-    for (int i = 0; i < n_row; i++) {
-        const row_rule *rule = &t->rule[row + i];
-        const row_end end = end_row(g, rule, &t->total.max[row + i], &t->total.sum[row + i]);
-        alphas[i] = end.alpha;
-        sums[i] = end.sum;
-        lives[i] = end.live;
-        to[i] = row_of(&g->output, rule->query, rule->head);
-    }
-    const vec alpha = v_load(alphas), sum = v_load(sums), live = v_load(lives);
+    for (int i = 0; i < n_row; i++)
+        to[i] = row_of(&g->output, t->rule[row + i].query, t->rule[row + i].head);
+    if (g->call->sinks || g->lse.data)
+        sum = end_rows(t, row, n_row, &alpha, &live);
     const fa_dtype dtype = step == 1 ? g->output.dtype : FA_BOOL; /* of loops of their own */
+    vec seen;
     if (dtype == REAL_DTYPE)
-        write_columns(REAL_DTYPE, 1, to, n_row, total, n, alpha, sum, live);
+        seen = write_columns(REAL_DTYPE, 1, to, n_row, total, n, alpha, sum, live);
     else if (dtype == FA_FLOAT16)
-        write_columns(FA_FLOAT16, 1, to, n_row, total, n, alpha, sum, live);
+        seen = write_columns(FA_FLOAT16, 1, to, n_row, total, n, alpha, sum, live);
     else if (dtype == FA_BFLOAT16)
-        write_columns(FA_BFLOAT16, 1, to, n_row, total, n, alpha, sum, live);
+        seen = write_columns(FA_BFLOAT16, 1, to, n_row, total, n, alpha, sum, live);
     else
-        write_columns(g->output.dtype, step, to, n_row, total, n, alpha, sum, live);
+        seen = write_columns(g->output.dtype, step, to, n_row, total, n, alpha, sum, live);
+    /* sums that are hidden, 0 or NaN are not suspect */
+    seen = v_select(m_and(v_lt(v_set1(0), sum), v_eq(live, v_set1(1))), seen, v_set1(0));
+    return !m_all(v_eq(seen, v_set1(0)));
+}
+
+/* Outputs and lse; returns whether a row is not finite that might be. */
+static int write_outputs(const tile *t) {
+    int is_suspect = 0;
+    for (int row = 0; row < t->n_row; row += VEC_LANES)
+        is_suspect |= write_rows(t, row);
+    return is_suspect;
 }
 
 /* Up to n_panel panels of rows. */
@@ -312,13 +351,12 @@ static void run_tile(const group *g, int64_t first_row, int n_panel, real *scrat
     t.careful = 0;
     if (!attend_tile(&t))
         return;
-    if (tile_is_suspect(&t)) {
+    if (write_outputs(&t)) {
         t.careful = 1;
         if (!attend_tile(&t))
             return;
+        write_outputs(&t);
     }
-    for (int row = 0; row < t.n_row; row += VEC_LANES)
-        write_rows(&t, row);
     if (g->call->weights.data)
         write_weights(&t);
 }

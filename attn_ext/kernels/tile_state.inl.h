@@ -30,9 +30,15 @@ typedef struct tile {
     key_range seen_by_some[LARGE_TILE_PANELS], seen_by_all[LARGE_TILE_PANELS]; /* rows of a panel */
 } tile;
 
+/* PANEL_VECS, or half of them if the rest of a last panel has no row. */
+FA_INLINE int vectors_of_panel(const tile *t, int panel) {
+    return t->n_row - panel * PANEL <= NARROW_VECS * VEC_LANES ? NARROW_VECS : PANEL_VECS;
+}
+
 /* The keys of one block as one panel sees them; indices count from the block's first key. */
 typedef struct block {
     int64_t first_key;
+    int n_vec;       /* of the panel, with rows in them */
     int first, end;  /* keys to compute: some row of the panel may see them */
     int needs_range; /* some row does not see all of them */
     int needs_mask;
