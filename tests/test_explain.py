@@ -40,8 +40,20 @@ def test_native_plan_counts_tiles_of_grouped_rows(native_engine, n_query, n_key,
     rows = n_query * group
     tile = support.tile_rows(native_engine, np.dtype(dtype).name)
     assert plan.kernel == ("few" if rows <= FEW[n_key] else "tile")
-    assert plan.rows_per_task == min(rows, tile)
-    assert plan.tasks == 6 * (1 if rows <= FEW[n_key] else -(-rows // tile))
+    pieces = 6 * (1 if rows <= FEW[n_key] else -(-rows // tile))
+    work = 6 * rows * n_key * (8 + 8 + 8)  # multiply-adds, softmax among them
+    at_once = min(pieces, max(1, int(30_000 * pieces / work)))  # so many are worth a task
+    assert plan.rows_per_task == at_once * min(rows, tile)
+    assert plan.tasks == -(-pieces // at_once)
+
+
+def test_native_plan_leaves_tasks_of_tiny_heads_for_each_thread(native_engine):
+    x = zeros(10_000, 8, 16)
+    assert explain(x, x, x, num_threads=1).tasks < 1000
+    for allowed in (2, 5):
+        plan = explain(x, x, x, num_threads=allowed)
+        assert plan.threads == allowed
+        assert 16 * allowed <= plan.tasks < 1000
 
 
 def test_native_plan_makes_larger_tiles_where_blocks_of_keys_are_copied(native_engine):

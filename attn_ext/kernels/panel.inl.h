@@ -9,6 +9,17 @@ FA_INLINE void ask_for_rows(const block *b, const row_view *view, int64_t n_colu
         prefetch_row(view, b->first_key + FA_KEY_BLOCK + i, row_bytes);
 }
 
+/* The bias of a pair between its products, with keys first .. end an even share of the rows. */
+FA_INLINE void ask_for_bias(const tile *t, const block *b, int first, int end) {
+    const ptrdiff_t size = (ptrdiff_t)dtype_size(t->g->call->bias.dtype);
+    const ptrdiff_t skip = (ptrdiff_t)(b->first_key + b->first) * size;
+    const int n = b->end - b->first;
+    const int stop = (end - b->first) * 2 * PANEL / n;
+    for (int i = (first - b->first) * 2 * PANEL / n; i < stop; i++)
+        for (ptrdiff_t at = 0; at < n * size; at += 64)
+            FA_PREFETCH_FAR(b->asks_bias[i].bias + skip + at);
+}
+
 /* ---- scores ---- */
 
 /* Plain: the score is the product times the factor and nothing else. b: one block for each of the
@@ -20,6 +31,8 @@ FA_INLINE void score_rows(int n_row, int n_vec, int is_plain, const tile *t, con
     const ptrdiff_t scale_step = t->g->key_scale.column, d = (ptrdiff_t)t->g->call->d_head;
     const int is_final = !is_plain && rules->form.softcap == 0 && has_rules(rules);
     ask_for_rows(b, &t->g->key, d, j, j + n_row);
+    if (n_vec > PANEL_VECS && b->asks_bias)
+        ask_for_bias(t, b, j, j + n_row);
     const row_sums dot = multiply_rows(n_row, n_vec, b->key + j * b->key_row, b->key_row,
                                        b->key_step, query, PANEL * d, d);
     FA_UNROLL
@@ -237,7 +250,7 @@ FA_INLINE real *output_of_panel(const tile *t, int panel) {
 static void attend_panel(const tile *t, const block *b, int panel) {
     if (b->first == b->end)
         return;
-    load_bias(t, b, panel);
+    load_bias(t, b, panel, b->first);
     score_panel(t, b, panel);
     softmax_panel(t, b, panel);
     if (t->careful)
@@ -258,36 +271,104 @@ FA_NOINLINE void add_values_of_pair(const tile *t, const block pair[2], real *ou
 }
 
 /* Each of the usual kinds of rules in a loop that knows of no other. */
-FA_NOINLINE void finish_scores(const block *b, const score_rules *given) {
+FA_NOINLINE void finish_scores(const block *b, const score_rules *given, int first) {
     score_rules rules = *given;
     const int hides = rules.needs_mask || rules.needs_range;
     if (!rules.has_long_form && !rules.needs_range) {
         rules.has_long_form = rules.needs_range = 0;
         rules.needs_mask = 1;
-        finish_block(0, rules, b);
-    } else if (rules.form.has_bias && !rules.form.has_slopes && !hides) {
-        rules.has_long_form = rules.form.has_bias = 1;
-        rules.form.has_slopes = rules.needs_mask = rules.needs_range = 0;
-        finish_block(0, rules, b);
+        finish_block(0, rules, b, first);
     } else if (rules.form.has_slopes && !rules.form.has_bias && !hides) {
         rules.has_long_form = rules.form.has_slopes = 1;
         rules.form.has_bias = rules.needs_mask = rules.needs_range = 0;
-        finish_block(0, rules, b);
+        finish_block(0, rules, b, first);
     } else {
-        finish_block(0, rules, b);
+        finish_block(0, rules, b, first);
     }
+}
+
+/* Bias, and mask if any, for vector v of a panel, from key b->first on: rows of the bias, `apart`
+ * bytes apart, are turned next to the scores. Returns the first key that is not done. */
+FA_INLINE int add_turned_bias(fa_dtype dtype, int needs_mask, const block *b, int v,
+                              const char *row, ptrdiff_t apart) {
+    static const score_form form = {0, 0, 0, 1};
+    const vec log2e = v_set1(LOG2E), none = v_set1(0);
+    const int n = columns_turned(dtype), end = b->end;
+    const uint8_t *mask = mask_at(b, v, 0);
+    real *scores = b->scores + v * VEC_LANES;
+    vec max[2]; /* two chains: of even and odd keys */
+    max[0] = max[1] = v_load(b->block_max + v * VEC_LANES);
+    int j = b->first;
+    for (; j + n <= end; j += n, row += n * (ptrdiff_t)dtype_size(dtype)) {
+        vec bias[VEC_LANES], x[VEC_LANES];
+        turn_columns(dtype, row, apart, bias);
+        vec zero[2] = {none, none}; /* NaN once a score is not finite */
+        FA_UNROLL
+        for (int i = 0; i < n; i++) {
+            x[i] = v_mul(v_add(v_load(scores + (j + i) * PANEL), bias[i]), log2e);
+            zero[i % 2] = v_fma(x[i], none, zero[i % 2]);
+        }
+        if (!m_all(v_eq(v_add(zero[0], zero[1]), none)))
+            for (int i = 0; i < n; i++)
+                x[i] = saturated_form(&form, v_load(scores + (j + i) * PANEL), none, none, bias[i]);
+        FA_UNROLL
+        for (int i = 0; i < n; i++) {
+            if (needs_mask)
+                x[i] = v_select(m_zero_bytes(mask + (j + i) * VEC_LANES), v_set1(-REAL_INFINITY),
+                                x[i]);
+            v_store(scores + (j + i) * PANEL, x[i]);
+            max[i % 2] = v_max(x[i], max[i % 2]);
+        }
+    }
+    v_store(b->block_max + v * VEC_LANES, v_max(max[0], max[1]));
+    return j;
+}
+
+FA_NOINLINE int add_turned_reals(const block *b, int v, const char *row, ptrdiff_t apart) {
+    return b->needs_mask ? add_turned_bias(REAL_DTYPE, 1, b, v, row, apart)
+                         : add_turned_bias(REAL_DTYPE, 0, b, v, row, apart);
+}
+
+/* Bias, and mask if any, for the products of a panel, where its rows can be turned in registers.
+ * Returns the first key that is not done. */
+static int add_bias(const tile *t, const block *b, int panel) {
+    const fa_array *bias = &t->g->call->bias;
+    const score_form form = t->g->form;
+    const char *rows[PANEL];
+    ptrdiff_t apart[PANEL_VECS];
+    if (!form.has_bias || bias->column != 1 || bias->dtype != REAL_DTYPE || form.has_slopes ||
+        form.softcap != 0 || b->needs_range)
+        return b->first;
+    find_bias(t, b, panel, b->first, rows);
+    for (int v = 0; v < PANEL_VECS; v++)
+        if (!are_evenly_spaced(rows + v * VEC_LANES, &apart[v]))
+            return b->first;
+    int end = b->first;
+    for (int v = 0; v < PANEL_VECS; v++)
+        end = add_turned_reals(b, v, rows[v * VEC_LANES], apart[v]);
+    return end;
+}
+
+/* What the rules make of the products of a panel. */
+static void finish_panel(const tile *t, const block *b, int panel) {
+    forget_maximum(b);
+    const int first = add_bias(t, b, panel);
+    if (first == b->end)
+        return;
+    load_bias(t, b, panel, first);
+    const score_rules rules = open_rules(t, b, panel);
+    if (rules.form.softcap != 0)
+        finish_capped(b, &rules);
+    else
+        finish_scores(b, &rules, first);
 }
 
 /* Panels `panel` and the next one, which see the same keys: products of both at once. */
 static void attend_pair(const tile *t, const block pair[2], int panel) {
     score_pair(t, pair, query_of_panel(t, panel));
     for (int i = 0; i < 2; i++) {
-        load_bias(t, &pair[i], panel + i);
-        const score_rules rules = open_rules(t, &pair[i], panel + i);
-        if (rules.form.softcap != 0)
-            finish_capped(&pair[i], &rules);
-        else if (has_rules(&rules))
-            finish_scores(&pair[i], &rules);
+        if (t->g->has_long_form || pair[i].needs_mask || pair[i].needs_range)
+            finish_panel(t, &pair[i], panel + i);
         softmax_panel(t, &pair[i], panel + i);
     }
     add_values_of_pair(t, pair, output_of_panel(t, panel));
@@ -305,6 +386,13 @@ FA_INLINE int is_pair(const tile *t, const block b[2]) {
            !t->g->key_scale.data;
 }
 
+/* Those of a pair if all its rows have a bias whose columns are neighbours, else NULL. */
+FA_INLINE const row_rule *rules_to_ask(const tile *t, int panel) {
+    const fa_array *bias = &t->g->call->bias;
+    const int is_known = bias->data && bias->column == 1 && (panel + 2) * PANEL <= t->n_row;
+    return is_known ? t->rule + panel * PANEL : NULL;
+}
+
 /* What panel `panel` makes of a block, and the next one if there are arrays for two; returns how
  * many these are. */
 static int attend_panels(tile *t, block b[PANELS_AT_ONCE], int panel, int64_t end_of_block) {
@@ -312,6 +400,7 @@ static int attend_panels(tile *t, block b[PANELS_AT_ONCE], int panel, int64_t en
     for (int i = 0; i < n; i++) {
         b[i].n_vec = vectors_of_panel(t, panel + i);
         b[i].needs_mask = 0;
+        b[i].asks_bias = NULL;
         panel_range(t, panel + i, end_of_block, &b[i]);
         if (t->g->call->mask.data && b[i].first < b[i].end)
             load_mask(t, &b[i], panel + i);
@@ -319,6 +408,7 @@ static int attend_panels(tile *t, block b[PANELS_AT_ONCE], int panel, int64_t en
         t->has_sums[panel + i] |= b[i].first < b[i].end;
     }
     if (n == 2 && is_pair(t, b)) {
+        b[0].asks_bias = b[1].asks_bias = rules_to_ask(t, panel);
         attend_pair(t, b, panel);
         return n;
     }

@@ -24,20 +24,27 @@ static int is_one_row(const char *const rows[PANEL]) {
     return is_one;
 }
 
-/* Bias of one panel and block, transposed: (FA_KEY_BLOCK, PANEL). */
-static void load_bias(const tile *t, const block *b, int panel) {
+/* Rows of the bias of a panel, from key `first` of a block on; NULL where there are none. */
+FA_INLINE void find_bias(const tile *t, const block *b, int panel, int first,
+                         const char *rows[PANEL]) {
     const fa_array *array = &t->g->call->bias;
-    const char *rows[PANEL];
-    const int n = b->end - b->first;
     const ptrdiff_t size = (ptrdiff_t)dtype_size(array->dtype);
-    const ptrdiff_t skip = (ptrdiff_t)(b->first_key + b->first) * array->column * size;
-    real *to = b->bias + b->first * PANEL;
-    if (!array->data)
-        return;
+    const ptrdiff_t skip = (ptrdiff_t)(b->first_key + first) * array->column * size;
     for (int lane = 0; lane < PANEL; lane++) {
         const char *row = t->rule[panel * PANEL + lane].bias;
         rows[lane] = row ? row + skip : NULL;
     }
+}
+
+/* Bias of one panel and block from key `first` on, transposed: (FA_KEY_BLOCK, PANEL). */
+static void load_bias(const tile *t, const block *b, int panel, int first) {
+    const fa_array *array = &t->g->call->bias;
+    const char *rows[PANEL];
+    const int n = b->end - first;
+    real *to = b->bias + first * PANEL;
+    if (!array->data)
+        return;
+    find_bias(t, b, panel, first, rows);
     if (is_one_row(rows)) {
         real shared[FA_KEY_BLOCK];
         widen_row(shared, rows[0], array->dtype, n, array->column);
@@ -46,8 +53,8 @@ static void load_bias(const tile *t, const block *b, int panel) {
                 v_store(to + j * PANEL + v * VEC_LANES, v_set1(shared[j]));
         return;
     }
-    if (array->column == 1)
-        prefetch_next_plane(rows, n * size);
+    if (array->column == 1 && !b->asks_bias)
+        prefetch_next_plane(rows, n * (ptrdiff_t)dtype_size(array->dtype));
     for (int lane = 0; lane < b->n_vec * VEC_LANES; lane += VEC_LANES)
         transpose_rows(to + lane, rows + lane, array->dtype, n, array->column);
 }
@@ -232,27 +239,41 @@ FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
     return x;
 }
 
-/* The same for a whole block of products, and their maximum. */
-FA_INLINE void finish_block(int has_softcap, score_rules rules, const block *b) {
-    const score_form form = rules.form; /* locals, as in softmax_panel */
-    const int end = b->end;
+FA_INLINE void forget_maximum(const block *b) {
+    for (int v = 0; v < b->n_vec; v++)
+        v_store(b->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
+}
+
+/* The same for vector v of key j, with its softcap if any; stores and returns it. */
+FA_INLINE vec finish_score(int has_softcap, const score_rules *rules, real *scores, int v, int j) {
+    real *score = scores + j * PANEL + v * VEC_LANES;
+    vec x = v_load(score);
+    if (has_softcap)
+        x = cap_score(&rules->form, x);
+    x = final_score(rules, v, j, x);
+    v_store(score, x);
+    return x;
+}
+
+/* The same for the products of a block from key `first` on; the maximum counts what it was. */
+FA_INLINE void finish_block(int has_softcap, score_rules rules, const block *b, int first) {
+    const int end = b->end; /* locals, as in softmax_panel */
     real *scores = b->scores;
     for (int v = 0; v < b->n_vec; v++) {
-        vec max = v_set1(-REAL_INFINITY);
-        for (int j = b->first; j < end; j++) {
-            real *score = scores + j * PANEL + v * VEC_LANES;
-            vec x = v_load(score);
-            if (has_softcap)
-                x = cap_score(&form, x);
-            x = final_score(&rules, v, j, x);
-            v_store(score, x);
-            max = v_max(x, max);
+        int j = first;
+        vec even = v_load(b->block_max + v * VEC_LANES), odd = even;
+        for (; j + 2 <= end; j += 2) { /* the next maximum need not wait for this one */
+            even = v_max(finish_score(has_softcap, &rules, scores, v, j), even);
+            odd = v_max(finish_score(has_softcap, &rules, scores, v, j + 1), odd);
         }
-        v_store(b->block_max + v * VEC_LANES, max);
+        if (j < end)
+            even = v_max(finish_score(has_softcap, &rules, scores, v, j), even);
+        v_store(b->block_max + v * VEC_LANES, v_max(even, odd));
     }
 }
 
 /* With the softcap it is too much to do beside the sums of a product. */
 FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
-    finish_block(1, *rules, b);
+    forget_maximum(b);
+    finish_block(1, *rules, b, b->first);
 }

@@ -133,6 +133,7 @@ static void open_block(const tile *t, int64_t first_key, int64_t end_key, block 
         b[i].key = key;
         b[i].key_row = row;
         b[i].key_step = step;
+        b[i].asks_bias = NULL;
     }
 }
 
@@ -256,7 +257,7 @@ static void write_weights(const tile *t) {
                 continue;
             if (call->mask.data)
                 load_mask_plane(t, b, panel);
-            load_bias(t, b, panel);
+            load_bias(t, b, panel, b->first);
             score_panel(t, b, panel);
             weigh_panel(t, b, panel);
             for (int lane = 0; lane < PANEL && panel * PANEL + lane < t->n_row; lane++) {

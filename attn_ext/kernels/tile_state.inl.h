@@ -42,11 +42,12 @@ typedef struct block {
     int first, end;  /* keys to compute: some row of the panel may see them */
     int needs_range; /* some row does not see all of them */
     int needs_mask;
-    int n_ahead;             /* rows of keys and of values of the next block to be asked for */
-    int is_first;            /* of the segment for its panel: there are no older sums */
-    real *scores, *bias;     /* (FA_KEY_BLOCK, PANEL) */
-    uint8_t *mask;           /* (PANEL_VECS, FA_KEY_BLOCK, VEC_LANES) */
-    real *alpha, *block_max; /* (PANEL,) */
-    const real *key, *value; /* element (first_key, 0) */
+    const row_rule *asks_bias; /* of a pair whose bias is to be asked for, or NULL */
+    int n_ahead;               /* rows of keys and of values of the next block to be asked for */
+    int is_first;              /* of the segment for its panel: there are no older sums */
+    real *scores, *bias;       /* (FA_KEY_BLOCK, PANEL) */
+    uint8_t *mask;             /* (PANEL_VECS, FA_KEY_BLOCK, VEC_LANES) */
+    real *alpha, *block_max;   /* (PANEL,) */
+    const real *key, *value;   /* element (first_key, 0) */
     ptrdiff_t key_row, key_step, value_row, value_step;
 } block;

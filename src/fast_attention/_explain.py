@@ -86,8 +86,9 @@ def explain(
             ``"float32"`` or ``"float64"``.
         ``rows_per_task``, ``tasks``
             Into how many independent pieces of how many query rows, at most, the call is cut. The
-            rows of query heads that share a kv head count together. Where few rows would leave
-            threads without work, a piece is one segment of 1536 of their keys.
+            rows of query heads that share a kv head count together. Of small heads several are one
+            piece. Where few rows would leave threads without work, a piece is one segment of 1536
+            of their keys.
         ``threads``
             How many work on them, the caller among them: as many as are allowed, have a task and
             are worth it. None for the NumPy backend, whose threads are those of BLAS.

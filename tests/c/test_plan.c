@@ -91,11 +91,20 @@ static fa_plan checked_plan(int set, int64_t n_head, int64_t n_kv_head, int64_t 
 }
 
 static void check_rows(int set, int64_t n_head, int64_t n_kv_head, int64_t n_query, int n_thread) {
-    const fa_plan plan = checked_plan(set, n_head, n_kv_head, n_query, 300, n_thread);
+    const fa_plan plan = checked_plan(set, n_head, n_kv_head, n_query, 1500, n_thread);
     const int64_t n_row = n_query * (n_head / n_kv_head);
     CHECK(plan.rows_per_task * (plan.n_task / n_kv_head) >= n_row);
     CHECK(plan.rows_per_task * (plan.n_task / n_kv_head - 1) < n_row);
     CHECK(strcmp(plan.kernel, n_row <= 8 ? "few" : "tile") == 0);
+}
+
+/* Several small heads are a task; each thread has some. */
+static void check_small_heads(int set, int64_t n_head, int n_thread) {
+    const fa_plan plan = checked_plan(set, n_head, n_head, 3, 10, n_thread);
+    CHECK(plan.rows_per_task > 3 && plan.rows_per_task % 3 == 0);
+    CHECK(plan.rows_per_task * plan.n_task >= 3 * n_head);
+    CHECK(plan.rows_per_task * (plan.n_task - 1) < 3 * n_head);
+    CHECK(plan.n_thread == 1 || plan.n_task >= 16 * plan.n_thread);
 }
 
 /* Threads without a head of their own take segments of the keys of the others. */
@@ -119,6 +128,10 @@ int main(void) {
                 check_rows(set, 12, 12, n_query[i], n_thread);
                 check_rows(set, 12, 3, n_query[i], n_thread);
             }
+        for (int n_thread = 1; n_thread <= 5; n_thread += 2) {
+            check_small_heads(set, 2, n_thread);
+            check_small_heads(set, 20000, n_thread);
+        }
         for (int n_head = 1; n_head <= 3; n_head += 2) {
             check_segments(set, n_head, 1, 1);
             check_segments(set, n_head, 2, 3);
