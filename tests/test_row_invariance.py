@@ -15,6 +15,7 @@ RESULTS = {"return_lse": True, "return_weights": True}
 ROWS = np.random.default_rng(0)
 MASK = ROWS.random((BATCH, HEADS, N_QUERY, N_KEY)) < 0.7
 BIAS = support.normal(ROWS, BATCH, HEADS, N_QUERY, N_KEY)
+ODD = ROWS.choice(np.array([-np.inf, 3e38, -3e38, np.inf, np.nan], "f4"), BIAS.shape)
 OPTIONS = {
     "plain": {},
     "scale": {"scale": -0.3},
@@ -24,6 +25,8 @@ OPTIONS = {
     "mask": {"attn_mask": MASK},
     "float mask": {"attn_mask": np.where(MASK, BIAS, -np.inf).astype("f4")},
     "bias": {"bias": BIAS, "is_causal": True, "query_offset": 60},
+    "mask and bias": {"attn_mask": MASK, "bias": BIAS},
+    "odd bias": {"bias": np.where(ROWS.random(BIAS.shape) < 0.001, ODD, BIAS)},
     "softcap": {"softcap": 3.0},
     "sinks": {"sinks": [0.3, -1.0, -np.inf, 4.0]},
     "alibi": {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625], "query_offset": 60},
@@ -129,6 +132,19 @@ def test_number_of_threads_does_not_change_a_bit(native_engine, dtypes, options)
         support.assert_same_bits(attend(given, num_threads=n), whole)
     with threads(2):
         support.assert_same_bits(attend(given), whole)
+
+
+def test_tiny_heads_that_share_a_task_have_the_bits_of_heads_alone(native_engine):
+    rng = np.random.default_rng(6)
+    given = {name: support.normal(rng, 4000, 8, 16) for name in ("query", "key", "value")}
+    assert explain(**given, num_threads=1).tasks < 1000
+    whole = attend(given, num_threads=1)
+    for n in (2, 3):
+        assert explain(**given, num_threads=n).threads == n
+        support.assert_same_bits(attend(given, num_threads=n), whole)
+    for i in (0, 1, 11, 12, 2345, 3999):
+        alone = attend({name: x[i] for name, x in given.items()})
+        assert_rows_equal(alone, whole, np.s_[i])
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "mask", "nan"])

@@ -11,9 +11,9 @@
 /* Those that are worth a task: about 5 us, beside which nothing is to ask whether to stop. */
 #define WORK_PER_TASK 3e4
 
-/* Keys, or numbers in the keys or values of a head, up to which more than half of FEW_ROWS are a
- * tile: where there is little to compute, a panel has less work per row. */
-#define TINY_KEYS 15
+/* Keys, or numbers in the keys or values of a head, up to which more than a quarter of FEW_ROWS are
+ * a tile: where there is little to read, a panel has less work per row. */
+#define TINY_KEYS 32
 #define TINY_REALS 512
 
 /* Queries and outputs of a large tile, at most: they stay in the second cache. */
@@ -53,7 +53,7 @@ static void attention_task(void *context, int64_t task, int worker) {
 static int is_few(const fa_attention *call, int64_t rows) {
     const double reals = (double)call->n_key * (double)max_i64(call->d_head, call->d_value);
     const int is_tiny = call->n_key <= TINY_KEYS || reals <= TINY_REALS;
-    return rows <= (is_tiny ? FEW_ROWS / 2 : FEW_ROWS);
+    return rows <= (is_tiny ? FEW_ROWS / 4 : FEW_ROWS);
 }
 
 /* As many threads as are allowed, have a task and are worth it; the caller at least. */
