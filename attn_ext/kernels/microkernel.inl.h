@@ -20,7 +20,7 @@
 #endif
 #define PANEL (PANEL_VECS * VEC_LANES)
 #define NARROW_VECS (PANEL_VECS / 2) /* of a panel whose other half has no row */
-#define NARROW_KERNEL_ROWS 12        /* with these; divides FA_KEY_BLOCK */
+#define NARROW_KERNEL_ROWS 8         /* 8 chains; with 12 Clang keeps sums on the stack of AVX2 */
 #define PANELS_AT_ONCE (PAIR_ROWS > 0 ? 2 : 1)
 
 /* Row by row, n_vec vectors each. */

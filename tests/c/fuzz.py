@@ -36,7 +36,13 @@ CLASSES = {"scalar": "unfused", "sse2": "unfused", "avx2": "fused", "avx512": "f
 # of other size is another arithmetic, the same for all that is compared.
 SMALLER = {
     "fa.h": {"FA_SEGMENT": "2"},
-    "kernels/attention.inl.h": {"WORK_PER_THREAD": "2e3", "TINY_KEYS": "3", "TINY_REALS": "64"},
+    "kernels/attention.inl.h": {
+        "WORK_PER_THREAD": "2e3",
+        "WORK_PER_TASK": "1e3",
+        "TASKS_PER_THREAD": "2",
+        "TINY_KEYS": "3",
+        "TINY_REALS": "64",
+    },
     "kernels/tile_state.inl.h": {"TILE_PANELS": "2"},
     "kernels/few_split.inl.h": {"SEGMENTS_PER_THREAD": "2"},
     "kernels/reduction.inl.h": {"ELEMENTS_PER_TASK": "256", "ELEMENTS_PER_THREAD": "100.0"},

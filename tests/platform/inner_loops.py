@@ -1,9 +1,9 @@
 """Check the inner loops of the micro-kernels in object files: ``inner_loops.py OBJECT ...``.
 
 By the name of its instruction set, an object file must have loops in ``score_plain``,
-``score_with_rules`` and ``add_values``, and in their like for two panels, whose bodies hold the
-fused multiply-adds of a whole tile on the widest registers, and no loop of a tile may touch the
-stack: sums that do not fit in registers would.
+``score_with_rules`` and ``add_values``, and in their like for half a panel and for two panels,
+whose bodies hold the fused multiply-adds of a whole tile on the widest registers, and no loop of a
+tile may touch the stack: sums that do not fit in registers would.
 Needs objdump (OBJDUMP, by default ``objdump``).
 """
 
@@ -14,11 +14,12 @@ import sys
 from pathlib import Path
 
 FUNCTIONS = ("score_plain", "score_with_rules", "add_values")
+OF_NARROW = ("score_narrow_plain", "score_narrow_with_rules", "add_values_of_narrow")
 OF_PAIRS = ("score_pair", "add_values_of_pair")
-FMA = {  # instruction set: multiply-adds of a tile, and what one looks like
-    "avx2": (12, r"vfmadd\d+p[sd] .*%ymm"),
-    "avx512": (24, r"vfmadd\d+p[sd] .*%zmm"),
-    "neon": (24, r"fmla\s+v"),
+FMA = {  # instruction set: multiply-adds of a tile, of half a panel, and what one looks like
+    "avx2": (12, 8, r"vfmadd\d+p[sd] .*%ymm"),
+    "avx512": (24, 8, r"vfmadd\d+p[sd] .*%zmm"),
+    "neon": (24, 16, r"fmla\s+v"),
 }
 STACK = r"\(%[re][sb]p|\[sp"
 JUMP = r"^(?:j\w+|b\.\w+|cbn?z|tbn?z)\s(?:.*[ ,])?([0-9a-f]+) <"
@@ -53,7 +54,8 @@ def inner_loops(code):
 
 def complaints(path, isa, function):
     """Say what is wrong with the loops of one function."""
-    n_fma, pattern = FMA[isa]
+    n_full, n_narrow, pattern = FMA[isa]
+    n_fma = n_narrow if function in OF_NARROW else n_full
     loops = [
         loop
         for loop in inner_loops(instructions(path, function))
@@ -74,7 +76,7 @@ def main(paths):
         isa = path.stem.partition("_")[0]
         if isa not in FMA:
             sys.exit(f"{path}: expected an object file named after one of {', '.join(FMA)}")
-        for function in FUNCTIONS + (OF_PAIRS if isa == "avx512" else ()):
+        for function in FUNCTIONS + OF_NARROW + (OF_PAIRS if isa == "avx512" else ()):
             found += complaints(path, isa, function)
     print(*found, sep="\n", end="\n" if found else "")
     print(f"{len(paths)} object files: {len(found)} complaints")
