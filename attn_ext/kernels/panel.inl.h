@@ -16,8 +16,8 @@ FA_INLINE void ask_for_bias(const tile *t, const block *b, int first, int end) {
     const int n = b->end - b->first;
     const int stop = (end - b->first) * 2 * PANEL / n;
     for (int i = (first - b->first) * 2 * PANEL / n; i < stop; i++)
-        for (ptrdiff_t at = 0; at < n * size; at += 64)
-            FA_PREFETCH_FAR(b->asks_bias[i].bias + skip + at);
+        for (ptrdiff_t at = 0; at < n * size; at += 64) /* rows seldom start with a line */
+            FA_PREFETCH_FAR(b->asks_bias[i].bias + skip + at + 63);
 }
 
 /* ---- scores ---- */
