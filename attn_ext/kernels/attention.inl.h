@@ -10,6 +10,7 @@
 
 /* Those that are worth a task: about 5 us, beside which nothing is to ask whether to stop. */
 #define WORK_PER_TASK 3e4
+#define TILES_PER_TASK 32 /* at most: even a tile without a key takes a while */
 
 /* Keys, or numbers in the keys or values of a head, up to which more than a quarter of FEW_ROWS are
  * a tile: where there is little to read, a panel has less work per row. */
@@ -77,7 +78,8 @@ static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
 /* Of n_all tiles, how many are a task. */
 static int64_t tiles_at_once(const fa_attention *call, int64_t n_all, int n_worker) {
     const double n = WORK_PER_TASK * (double)n_all / (work_of(call) + 1);
-    const int64_t most = n_worker > 1 ? n_all / ((int64_t)n_worker * TASKS_PER_THREAD) : n_all;
+    const int64_t share = n_worker > 1 ? n_all / ((int64_t)n_worker * TASKS_PER_THREAD) : n_all;
+    const int64_t most = min_i64(share, TILES_PER_TASK);
     return max_i64(1, n < (double)most ? (int64_t)n : most);
 }
 
