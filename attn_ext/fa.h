@@ -57,7 +57,8 @@ typedef struct fa_attention {
     fa_array key_scale;          /* (*lead, n_kv_head, 1, n_key), type of the arithmetic */
     fa_array value_scale;        /* the same */
     fa_array slopes;             /* ALiBi: (*lead, n_head, 1, 1), type of the arithmetic */
-    fa_array output;             /* (*lead, n_head, n_query, d_value) */
+    fa_array output;             /* (*lead, n_head, n_query, d_value); shares no memory with the
+                                    rest: a task may write it twice */
     fa_array lse;                /* (*lead, n_head, n_query, 1), type of the arithmetic */
     fa_array weights;            /* (*lead, n_head, n_query, n_key), zero where never written */
     const void *sinks;           /* (n_head,), type of the arithmetic, or NULL */

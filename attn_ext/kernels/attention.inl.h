@@ -63,21 +63,22 @@ static int threads_for(int64_t allowed, int64_t n_task, double worth) {
     return (int)max_i64(1, (double)n > worth ? (int64_t)worth : n);
 }
 
-/* Multiply-adds of a call. */
-static double work_of(const fa_attention *call) {
-    const double keys = (double)call->n_key * (double)call->n_query;
+/* Multiply-adds of a call, as if there were n_key keys. */
+static double work_of(const fa_attention *call, int64_t n_key) {
+    const double keys = (double)n_key * (double)call->n_query;
     return (double)call->n_batch * (double)call->n_head * keys *
            ((double)call->d_head + (double)call->d_value + 8) *
            (call->is_causal && call->n_query > 1 ? 0.5 : 1.0);
 }
 
 static int worthwhile_threads(const fa_attention *call, int64_t n_task) {
-    return threads_for(call->n_thread, n_task, work_of(call) / WORK_PER_THREAD);
+    return threads_for(call->n_thread, n_task, work_of(call, call->n_key) / WORK_PER_THREAD);
 }
 
-/* Of n_all tiles, how many are a task. */
+/* Of n_all tiles, how many are a task; outputs are written even if there is no key. */
 static int64_t tiles_at_once(const fa_attention *call, int64_t n_all, int n_worker) {
-    const double n = WORK_PER_TASK * (double)n_all / (work_of(call) + 1);
+    const double work = work_of(call, max_i64(1, call->n_key));
+    const double n = WORK_PER_TASK * (double)n_all / work;
     const int64_t share = n_worker > 1 ? n_all / ((int64_t)n_worker * TASKS_PER_THREAD) : n_all;
     const int64_t most = min_i64(share, TILES_PER_TASK);
     return max_i64(1, n < (double)most ? (int64_t)n : most);

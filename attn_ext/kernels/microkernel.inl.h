@@ -25,7 +25,8 @@
 
 /* Row by row, n_vec vectors each. */
 typedef struct row_sums {
-    vec c[KERNEL_ROWS * PANEL_VECS]; /* no other shape has more */
+    /* PAIR_ROWS is half of KERNEL_ROWS at most; half a panel has 8 rows of half the vectors */
+    vec c[(KERNEL_ROWS > 4 ? KERNEL_ROWS : 4) * PANEL_VECS];
 } row_sums;
 
 /* b: n_vec vectors of one panel or two, `next_panel` reals apart. n_row and n_vec are constants at

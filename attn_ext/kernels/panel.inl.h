@@ -93,11 +93,16 @@ FA_NOINLINE void score_narrow_with_rules(const tile *t, const block *b, const sc
     score_panels_as(NARROW_KERNEL_ROWS, NARROW_VECS, 0, t, b, rules, query);
 }
 
+/* Whether a score is more than the product times the factor, the scale of int8 keys aside. */
+FA_INLINE int needs_rules(const tile *t, const block *b) {
+    return t->g->has_long_form || b->needs_mask || b->needs_range;
+}
+
 /* Final scores of one panel and block, and their maximum. */
 static void score_panel(const tile *t, const block *b, int panel) {
     const real *query = query_of_panel(t, panel);
     const int is_full = b->n_vec == PANEL_VECS;
-    if (!t->g->has_long_form && !b->needs_mask && !b->needs_range && !t->g->key_scale.data) {
+    if (!needs_rules(t, b) && !t->g->key_scale.data) {
         if (is_full)
             score_plain(t, b, query);
         else
@@ -128,8 +133,8 @@ FA_INLINE void softmax_of_vectors(int n_vec, const tile *t, const block *b, int 
         v_store(b->alpha + v * VEC_LANES, v_exp2(v_sub(old, base[v])));
         v_store(max + v * VEC_LANES, both);
     }
-    if (t->careful)
-        for (int i = b->first * PANEL; i < b->end * PANEL; i++)
+    for (int j = b->first; t->careful && j < b->end; j++)
+        for (int i = j * PANEL; i < j * PANEL + n_vec * VEC_LANES; i++)
             t->visible[i] = b->scores[i] != -REAL_INFINITY;
     /* locals: a vector store may alias anything, so fields would be read again after each */
     const int end = b->end;
@@ -278,6 +283,10 @@ FA_NOINLINE void finish_scores(const block *b, const score_rules *given, int fir
         rules.has_long_form = rules.needs_range = 0;
         rules.needs_mask = 1;
         finish_block(0, rules, b, first);
+    } else if (rules.form.has_bias && !rules.form.has_slopes && !hides) {
+        rules.has_long_form = rules.form.has_bias = 1;
+        rules.form.has_slopes = rules.needs_mask = rules.needs_range = 0;
+        finish_block(0, rules, b, first);
     } else if (rules.form.has_slopes && !rules.form.has_bias && !hides) {
         rules.has_long_form = rules.form.has_slopes = 1;
         rules.form.has_bias = rules.needs_mask = rules.needs_range = 0;
@@ -287,21 +296,21 @@ FA_NOINLINE void finish_scores(const block *b, const score_rules *given, int fir
     }
 }
 
-/* Bias, and mask if any, for vector v of a panel, from key b->first on: rows of the bias, `apart`
+/* Bias, and mask if any, for vector v of a panel, from key b->first on: rows of reals, `apart`
  * bytes apart, are turned next to the scores. Returns the first key that is not done. */
-FA_INLINE int add_turned_bias(fa_dtype dtype, int needs_mask, const block *b, int v,
-                              const char *row, ptrdiff_t apart) {
+FA_INLINE int add_turned_bias(int needs_mask, const block *b, int v, const char *row,
+                              ptrdiff_t apart) {
     static const score_form form = {0, 0, 0, 1};
     const vec log2e = v_set1(LOG2E), none = v_set1(0);
-    const int n = columns_turned(dtype), end = b->end;
+    const int n = columns_turned(REAL_DTYPE), end = b->end;
     const uint8_t *mask = mask_at(b, v, 0);
     real *scores = b->scores + v * VEC_LANES;
     vec max[2]; /* two chains: of even and odd keys */
     max[0] = max[1] = v_load(b->block_max + v * VEC_LANES);
     int j = b->first;
-    for (; j + n <= end; j += n, row += n * (ptrdiff_t)dtype_size(dtype)) {
+    for (; j + n <= end; j += n, row += n * (ptrdiff_t)sizeof(real)) {
         vec bias[VEC_LANES], x[VEC_LANES];
-        turn_columns(dtype, row, apart, bias);
+        turn_columns(REAL_DTYPE, row, apart, bias);
         vec zero[2] = {none, none}; /* NaN once a score is not finite */
         FA_UNROLL
         for (int i = 0; i < n; i++) {
@@ -324,9 +333,9 @@ FA_INLINE int add_turned_bias(fa_dtype dtype, int needs_mask, const block *b, in
     return j;
 }
 
-FA_NOINLINE int add_turned_reals(const block *b, int v, const char *row, ptrdiff_t apart) {
-    return b->needs_mask ? add_turned_bias(REAL_DTYPE, 1, b, v, row, apart)
-                         : add_turned_bias(REAL_DTYPE, 0, b, v, row, apart);
+FA_NOINLINE int add_bias_to_vector(const block *b, int v, const char *row, ptrdiff_t apart) {
+    return b->needs_mask ? add_turned_bias(1, b, v, row, apart)
+                         : add_turned_bias(0, b, v, row, apart);
 }
 
 /* Bias, and mask if any, for the products of a panel, where its rows can be turned in registers.
@@ -345,7 +354,7 @@ static int add_bias(const tile *t, const block *b, int panel) {
             return b->first;
     int end = b->first;
     for (int v = 0; v < PANEL_VECS; v++)
-        end = add_turned_reals(b, v, rows[v * VEC_LANES], apart[v]);
+        end = add_bias_to_vector(b, v, rows[v * VEC_LANES], apart[v]);
     return end;
 }
 
@@ -367,20 +376,20 @@ static void finish_panel(const tile *t, const block *b, int panel) {
 static void attend_pair(const tile *t, const block pair[2], int panel) {
     score_pair(t, pair, query_of_panel(t, panel));
     for (int i = 0; i < 2; i++) {
-        if (t->g->has_long_form || pair[i].needs_mask || pair[i].needs_range)
+        if (needs_rules(t, &pair[i]))
             finish_panel(t, &pair[i], panel + i);
         softmax_panel(t, &pair[i], panel + i);
     }
     add_values_of_pair(t, pair, output_of_panel(t, panel));
 }
 #else
-static void attend_pair(const tile *t, const block pair[2], int panel) {
+static void attend_pair(const tile *t, const block *pair, int panel) {
     (void)t, (void)pair, (void)panel;
 }
 #endif
 
 /* Whether two panels may be taken at once. */
-FA_INLINE int is_pair(const tile *t, const block b[2]) {
+FA_INLINE int is_pair(const tile *t, const block *b) {
     return b[0].first == b[1].first && b[0].end == b[1].end && b[0].first < b[0].end &&
            b[0].is_first == b[1].is_first && b[1].n_vec == PANEL_VECS && !t->careful &&
            !t->g->key_scale.data;

@@ -239,11 +239,6 @@ FA_INLINE vec final_score(const score_rules *rules, int v, int j, vec x) {
     return x;
 }
 
-FA_INLINE void forget_maximum(const block *b) {
-    for (int v = 0; v < b->n_vec; v++)
-        v_store(b->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
-}
-
 /* The same for vector v of key j, with its softcap if any; stores and returns it. */
 FA_INLINE vec finish_score(int has_softcap, const score_rules *rules, real *scores, int v, int j) {
     real *score = scores + j * PANEL + v * VEC_LANES;
@@ -270,6 +265,12 @@ FA_INLINE void finish_block(int has_softcap, score_rules rules, const block *b, 
             even = v_max(finish_score(has_softcap, &rules, scores, v, j), even);
         v_store(b->block_max + v * VEC_LANES, v_max(even, odd));
     }
+}
+
+/* Before a pass over all of a block: the products have left theirs. */
+FA_INLINE void forget_maximum(const block *b) {
+    for (int v = 0; v < b->n_vec; v++)
+        v_store(b->block_max + v * VEC_LANES, v_set1(-REAL_INFINITY));
 }
 
 /* With the softcap it is too much to do beside the sums of a product. */

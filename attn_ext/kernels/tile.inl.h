@@ -62,7 +62,7 @@ static void load_queries(tile *t, int row, real *query) {
     transpose_rows(query, rows, call->query.dtype, call->d_head, call->query.column);
 }
 
-/* Those of its panels that are computed. */
+/* Lanes of the tile that are computed. */
 FA_INLINE int lanes_of_tile(const tile *t) {
     const int last = t->n_panel - 1;
     return last * PANEL + vectors_of_panel(t, last) * VEC_LANES;
@@ -73,7 +73,6 @@ static void load_tile(tile *t, int64_t first_row, int n_panel) {
     t->first_row = first_row;
     t->n_row = (int)min_i64(n_panel * PANEL, t->g->n_row - first_row);
     t->n_panel = (t->n_row + PANEL - 1) / PANEL;
-    memset(t->rule + t->n_row, 0, sizeof *t->rule * (size_t)(t->n_panel * PANEL - t->n_row));
     for (int i = 0; i < lanes_of_tile(t); i += VEC_LANES) {
         real *query = t->query + (ptrdiff_t)(i / PANEL * PANEL) * call->d_head + i % PANEL;
         if (i < t->n_row) {
@@ -83,6 +82,9 @@ static void load_tile(tile *t, int64_t first_row, int n_panel) {
                 v_store(query + d * PANEL, v_set1(0));
         }
     }
+    /* Lanes without a row see what the last one sees: their sums are as easy to divide. */
+    for (int i = t->n_row; i < t->n_panel * PANEL; i++)
+        t->rule[i] = t->rule[t->n_row - 1];
     for (int panel = 0; panel < t->n_panel; panel++)
         open_panel_keys(t, panel);
 }

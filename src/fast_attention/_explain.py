@@ -86,7 +86,7 @@ def explain(
             ``"float32"`` or ``"float64"``.
         ``rows_per_task``, ``tasks``
             Into how many independent pieces of how many query rows, at most, the call is cut. The
-            rows of query heads that share a kv head count together. Of small heads several are one
+            rows of query heads that share a kv head count together. Several small ones are one
             piece. Where few rows would leave threads without work, a piece is one segment of 1536
             of their keys.
         ``threads``
