@@ -58,8 +58,8 @@ FA_INLINE void score_rows(int n_row, int n_vec, int is_plain, const tile *t, con
 FA_INLINE void score_panels_as(int n_row, int n_vec, int is_plain, const tile *t, const block *b,
                                const score_rules *rules, const real *query) {
     int j = b->first;
-    for (int i = 0; i < n_vec; i++)
-        v_store(b[i / PANEL_VECS].block_max + i % PANEL_VECS * VEC_LANES, v_set1(-REAL_INFINITY));
+    for (int i = 0; i < n_vec; i += PANEL_VECS)
+        forget_maximum(&b[i / PANEL_VECS]);
     for (; j + n_row <= b->end; j += n_row)
         score_rows(n_row, n_vec, is_plain, t, b, rules, query, j);
     for (; n_row > 6 && j + 4 <= b->end; j += 4)
@@ -114,8 +114,10 @@ static void score_panel(const tile *t, const block *b, int panel) {
         score_with_rules(t, b, &rules, query);
     else
         score_narrow_with_rules(t, b, &rules, query);
-    if (rules.form.softcap != 0)
+    if (rules.form.softcap != 0) {
+        forget_maximum(b);
         finish_capped(b, &rules);
+    }
 }
 
 /* ---- softmax ---- */
@@ -395,11 +397,10 @@ FA_INLINE int is_pair(const tile *t, const block *b) {
            !t->g->key_scale.data;
 }
 
-/* Those of a pair if all its rows have a bias whose columns are neighbours, else NULL. */
+/* Those of a pair if there is a bias whose columns are neighbours, else NULL. */
 FA_INLINE const row_rule *rules_to_ask(const tile *t, int panel) {
     const fa_array *bias = &t->g->call->bias;
-    const int is_known = bias->data && bias->column == 1 && (panel + 2) * PANEL <= t->n_row;
-    return is_known ? t->rule + panel * PANEL : NULL;
+    return bias->data && bias->column == 1 ? t->rule + panel * PANEL : NULL;
 }
 
 /* What panel `panel` makes of a block, and the next one if there are arrays for two; returns how

@@ -12,28 +12,26 @@ FA_INLINE vmask m_zero_bytes(const uint8_t *p) {
 /* Ask for what the next block reads of the mask or bias: `size` bytes further on in each row. */
 static void prefetch_next_plane(const char *const rows[PANEL], ptrdiff_t size) {
     for (int lane = 0; lane < PANEL; lane++)
-        for (ptrdiff_t at = 0; rows[lane] && at < size; at += 64)
+        for (ptrdiff_t at = 0; at < size; at += 64)
             FA_PREFETCH(rows[lane] + size + at);
 }
 
-/* Whether all rows that there are (not NULL) are the same one: a padding mask, say. */
+/* Whether all rows are the same one: a padding mask, say. */
 static int is_one_row(const char *const rows[PANEL]) {
     int is_one = 1;
     for (int lane = 1; lane < PANEL; lane++)
-        is_one &= rows[lane] == rows[0] || !rows[lane];
+        is_one &= rows[lane] == rows[0];
     return is_one;
 }
 
-/* Rows of the bias of a panel, from key `first` of a block on; NULL where there are none. */
+/* Rows of the bias of a panel, from key `first` of a block on. */
 FA_INLINE void find_bias(const tile *t, const block *b, int panel, int first,
                          const char *rows[PANEL]) {
     const fa_array *array = &t->g->call->bias;
     const ptrdiff_t size = (ptrdiff_t)dtype_size(array->dtype);
     const ptrdiff_t skip = (ptrdiff_t)(b->first_key + first) * array->column * size;
-    for (int lane = 0; lane < PANEL; lane++) {
-        const char *row = t->rule[panel * PANEL + lane].bias;
-        rows[lane] = row ? row + skip : NULL;
-    }
+    for (int lane = 0; lane < PANEL; lane++)
+        rows[lane] = t->rule[panel * PANEL + lane].bias + skip;
 }
 
 /* Bias of one panel and block from key `first` on, transposed: (FA_KEY_BLOCK, PANEL). */
@@ -59,12 +57,12 @@ static void load_bias(const tile *t, const block *b, int panel, int first) {
         transpose_rows(to + lane, rows + lane, array->dtype, n, array->column);
 }
 
-/* The first BYTES of a row of n bools, `step` bytes apart, False past its end; NULL has none. */
+/* The first BYTES of a row of n bools, `step` bytes apart, False past its end. */
 static bytes load_bools(const char *row, ptrdiff_t step, int64_t n) {
     char bools[BYTES] = {0};
-    if (row && step == 1 && n >= BYTES)
+    if (step == 1 && n >= BYTES)
         return b_load(row);
-    for (int64_t k = 0; row && k < BYTES && k < n; k++)
+    for (int64_t k = 0; k < BYTES && k < n; k++)
         bools[k] = row[k * step];
     return b_load(bools);
 }
@@ -79,10 +77,9 @@ static void load_mask_plane(const tile *t, const block *b, int panel) {
     const fa_array *array = &t->g->call->mask;
     const char *rows[PANEL];
     const int begin = b->first - b->first % BYTES;
-    for (int lane = 0; lane < PANEL; lane++) {
-        const char *row = t->rule[panel * PANEL + lane].mask;
-        rows[lane] = row ? row + (ptrdiff_t)b->first_key * array->column : NULL;
-    }
+    const ptrdiff_t skip = (ptrdiff_t)b->first_key * array->column;
+    for (int lane = 0; lane < PANEL; lane++)
+        rows[lane] = t->rule[panel * PANEL + lane].mask + skip;
     if (is_one_row(rows)) {
         for (int v = 0; v < b->n_vec; v++)
             for (int j = b->first; j < b->end; j++)
@@ -94,11 +91,9 @@ static void load_mask_plane(const tile *t, const block *b, int panel) {
     for (int v = 0; v < b->n_vec; v++)
         for (int j = begin; j < b->end; j += BYTES) {
             bytes r[VEC_LANES];
-            for (int i = 0; i < VEC_LANES; i++) {
-                const char *row = rows[v * VEC_LANES + i];
-                r[i] = load_bools(row ? row + j * array->column : NULL, array->column,
+            for (int i = 0; i < VEC_LANES; i++)
+                r[i] = load_bools(rows[v * VEC_LANES + i] + j * array->column, array->column,
                                   t->g->call->n_key - b->first_key - j);
-            }
             transpose_bytes(r, mask_at(b, v, j));
         }
 }
@@ -275,6 +270,5 @@ FA_INLINE void forget_maximum(const block *b) {
 
 /* With the softcap it is too much to do beside the sums of a product. */
 FA_NOINLINE void finish_capped(const block *b, const score_rules *rules) {
-    forget_maximum(b);
     finish_block(1, *rules, b, b->first);
 }
